@@ -1,0 +1,78 @@
+"""sources: where programs attach. One file per kind of event, all behind `base.Source`.
+
+A kind's module is imported when somebody asks for that kind: a script with one tracepoint never
+loads the uprobe machinery.
+"""
+
+from .base import (Attachment, Listed, Point, Source, SourceError, Target, has_wildcard, matcher,
+                   nearest, quote, split)
+
+# every name and alias a script may use -> (module, class)
+_KINDS = {
+    "kprobe": ("kprobe", "Kprobe"), "k": ("kprobe", "Kprobe"),
+    "kretprobe": ("kprobe", "Kretprobe"), "kr": ("kprobe", "Kretprobe"),
+    "uprobe": ("uprobe", "Uprobe"), "u": ("uprobe", "Uprobe"),
+    "uretprobe": ("uprobe", "Uretprobe"), "ur": ("uprobe", "Uretprobe"),
+    "usdt": ("usdt", "Usdt"), "U": ("usdt", "Usdt"),
+    "tracepoint": ("tracepoint", "Tracepoint"), "t": ("tracepoint", "Tracepoint"),
+    "profile": ("timers", "Profile"), "p": ("timers", "Profile"),
+    "interval": ("timers", "Interval"), "i": ("timers", "Interval"),
+    "begin": ("special", "Begin"), "end": ("special", "End"),
+    "BEGIN": ("special", "Begin"), "END": ("special", "End"),
+    "self": ("special", "Self"),
+}
+
+# names as listings print them, in listing order
+ALL = sorted({"kprobe", "kretprobe", "uprobe", "uretprobe", "usdt", "tracepoint", "profile",
+              "interval", "begin", "end", "self"})
+
+_found = {}
+
+
+def find(kind):
+    """The Source called `kind` ("kprobe", "k", "BEGIN"); SourceError with the nearest names."""
+    module, name = _KINDS.get(kind) or _KINDS.get(kind.lower(), (None, None))
+    if module is None:
+        raise SourceError("Invalid probe type: %s" % kind, nearest(kind.lower(), ALL))
+    source = _found.get(name)
+    if source is None:
+        import importlib
+
+        source = _found[name] = getattr(importlib.import_module("." + module, __name__), name)()
+    return source
+
+
+def find_all(pattern, target=Target(), path=None):
+    """The Sources whose shown name matches the wildcard `pattern`, of those that make sense
+    without more being said: kernel events; user-space ones if there is a pid or a `path`."""
+    if not has_wildcard(pattern):
+        return [find(pattern)]
+    wanted = {"kernel"}
+    if target.pid is not None or path:
+        wanted.add("user")
+    matches = matcher(pattern)
+    return [source for source in map(find, ALL) if source.listed in wanted and matches(source.shown)]
+
+
+def expand(text, target=Target()):
+    """All points of one probe text ("kprobe:vfs_*"), as the script compiler gets them."""
+    kind, *parts = split(text)
+    source = find(kind)
+    return source.expand(source.parse(parts, target), target)
+
+
+def list_events(pattern="*", target=Target()):
+    """Iterator of Listed over every kind that `pattern` names ("tracepoint:sched:*", "*sched*",
+    "uprobe:./a.out:*"), in bpftrace's order."""
+    import os
+
+    kind, colon, rest = pattern.partition(":")
+    if not colon and kind.lower() not in _KINDS and kind not in _KINDS:
+        # "-l '*sleep*'": a pattern for the events of every kind that the kernel has
+        for source in find_all("*", target):
+            yield from source.list(pattern if has_wildcard(pattern) else "*%s*" % pattern, target)
+        return
+    first = rest.split(":")[0]
+    path = first if first and not has_wildcard(first) and os.path.exists(first) else None
+    for source in find_all(kind or "*", target, path):
+        yield from source.list(rest, target)

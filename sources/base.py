@@ -1,0 +1,352 @@
+"""What every kind of event is to the rest of the project: `Source`, `Point`, `Target`, `Listed`.
+
+A *source* is a kind of event ("kprobe"); a *spec* is the parsed rest of a probe's text
+("vfs_read+4"); a *point* is one event that a program can be attached to. Adding a kind of event
+is one file with one `Source` and its `Point`; nobody else asks which kind it is.
+
+    source = find("kprobe")
+    points = source.expand(source.parse(["vfs_*"], target), target)
+    program = Program.load(points[0].program_type, code, ...)
+    link = points[0].attach(program, points)
+
+Probe text is split here too (`split`), because its quoting is needed both to read what people
+write and to print listings that can be pasted back (`quote`).
+"""
+
+import os
+import re
+from typing import NamedTuple, Optional
+
+
+class SourceError(Exception):
+    """A probe that cannot be: `reason` is one sentence for people, `hints` are the nearest names.
+
+    `missing` tells "well formed, but this kernel or file has no such event" (the script option
+    missing_probes may turn that into a warning) from "this text is wrong".
+    """
+
+    def __init__(self, reason, hints=(), missing=False):
+        super().__init__(reason)
+        self.reason = reason
+        self.hints = list(hints)
+        self.missing = missing
+
+
+class Target(NamedTuple):
+    """Whom to trace: what the command line says about all probes together.
+
+    `pid` limits user-space events to one process (uprobe, usdt, perf events; kernel events are
+    not limited, scripts compare `pid` themselves). `unsafe` allows what can hurt the traced
+    system. `root` is the folder that paths are looked up under (`/proc/PID/root` of a container).
+    """
+
+    pid: Optional[int] = None
+    unsafe: bool = False
+    root: str = ""
+
+
+class Listed:
+    """One line of a listing. `text` can be pasted as a probe; `arguments` is its `args` as a list
+    of C declarations without semicolons, found out when asked for (it may open files)."""
+
+    __slots__ = ("text", "_arguments")
+
+    def __init__(self, text, arguments=None):
+        self.text = text
+        self._arguments = arguments
+
+    @property
+    def arguments(self):
+        return self._arguments() if self._arguments else []
+
+    def __repr__(self):
+        return "Listed(%r)" % self.text
+
+
+class Source:
+    """A kind of event. Stateless: caches belong to functions that name what they cache."""
+
+    names = ()  #: ("kprobe", "k"): the first is the one that listings print
+    listed = ""  #: "kernel" or "user": part of `-l` without a kind, or with `-p`/a path; "": not
+    usage = ""  #: "kprobe:[MODULE:]FUNCTION[+OFFSET]", for messages and help
+
+    @property
+    def shown(self):
+        return self.names[0]
+
+    def parse(self, parts, target):
+        """`parts`: what stands after the kind, split at ":" and unquoted (see `split`).
+
+        Returns a Spec, an immutable value only this source understands. No file is opened;
+        wrong forms are a SourceError.
+        """
+        raise NotImplementedError
+
+    def expand(self, spec, target):
+        """All points that match, in listing order, never empty: SourceError(missing=True) then."""
+        raise NotImplementedError
+
+    def list(self, pattern, target):
+        """Iterator of Listed for `pattern`: the text after "kind:", wildcards allowed, "" for
+        all. Sorted by text. Nothing that matches is no error: an empty iterator."""
+        raise NotImplementedError
+
+    def points(self, text, target=Target()):
+        """`parse` and `expand` of the text after the kind, for Python callers."""
+        return self.expand(self.parse(split(text) if text else [], target), target)
+
+    def count_error(self, *counts):
+        expected = " or ".join(str(n) for n in counts)
+        return SourceError("%s probe type requires %s arguments: %s"
+                           % (self.shown, expected, self.usage))
+
+
+class Point:
+    """One event. Code-making methods take the ir.Function `f` and its context Value `ctx`.
+
+    Class attributes say what the compiler must know before it makes code:
+
+    - `program_type`, `expected_attach_type`: as `Program.load` takes them (may be properties that
+      ask the running kernel)
+    - `user_space`: an address in argN, retval or a scalar field means memory of the traced
+      process (read it with the _user helpers); else kernel memory. Fields that are inline arrays
+      or `loc` "data_loc"/"rel_loc" lie in the context: kernel memory either way.
+    - `when`: None for events the kernel raises; "begin", "end", "signal" for those that the
+      session raises itself with `fire(program)`; "iter" for an iterator that the session reads
+    - `argument_count`: argN exists for N below it (0: the kind has no argN)
+    - `has_retval`: retval exists
+    - `cookies`: whether `attach` can give each point a 64-bit number that the program reads with
+      bpf_get_attach_cookie(ctx). Without, points whose names must be told apart get a program each.
+    """
+
+    source = None
+    program_type = "kprobe"
+    expected_attach_type = None
+    attach_btf_id = 0
+    attach_btf_obj_fd = 0
+    flags = ()  #: names of prog flags: ("sleepable",)
+    user_space = False
+    when = None
+    argument_count = 0
+    has_retval = False
+    cookies = False
+    signal = 0  #: with when == "signal": the signal's number
+    func = None  #: name of the probed function, where there is one
+
+    @property
+    def name(self):
+        """The `probe` built-in: "kprobe:do_nanosleep"."""
+        raise NotImplementedError
+
+    # -- what a program can read, and the code that reads it
+
+    def arguments(self):
+        """Type of `args`: an elf.types.Struct, or None where the event has no named arguments."""
+        return None
+
+    def argument_type(self, n):
+        """elf.types Type of argN where debug information says it, else None (a 64-bit number)."""
+        return None
+
+    def retval_type(self):
+        """Type of retval where debug information says it, else None."""
+        return None
+
+    def argument(self, f, ctx, n):
+        """argN as an ir.Value of 64 bits. SourceError if there is none."""
+        raise SourceError("%s probes have no arg%d" % (self.source.shown, n))
+
+    def stack_argument(self, f, ctx, n):
+        """sargN: the n-th 8-byte slot of arguments passed on the stack, at the function's entry."""
+        raise SourceError("%s probes have no sarg%d" % (self.source.shown, n))
+
+    def field(self, f, ctx, field):
+        """Value of one scalar Field of `arguments()`, extended to 64 bits by its type's sign."""
+        raise SourceError("%s probes have no args" % self.source.shown)
+
+    def field_address(self, f, ctx, field):
+        """Address of an aggregate Field's bytes (array, struct, data_loc/rel_loc text), to be
+        read with the kernel-memory helpers."""
+        raise SourceError("%s probes have no args" % self.source.shown)
+
+    def field_length(self, f, ctx, field):
+        """Length in bytes of a data_loc/rel_loc field as a Value."""
+        raise SourceError("this field has no length of its own")
+
+    def args_address(self, f, ctx):
+        """Address of the whole of `args`, for kinds where it is one piece of memory."""
+        raise SourceError("%s probes have no args" % self.source.shown)
+
+    def retval(self, f, ctx):
+        raise SourceError("%s probes have no retval" % self.source.shown)
+
+    def register(self, f, ctx, name):
+        """reg("name"): a machine register at the event; SourceError lists the known names."""
+        raise SourceError("%s probes have no registers" % self.source.shown)
+
+    def func_address(self, f, ctx):
+        """Address of the probed function (kernel or user, see `user_space`), for the `func`
+        built-in to be made a name in user space; None where only `func` is known."""
+        return None
+
+    # -- programs and attaching
+
+    def groups_with(self, other):
+        """Whether one program serves both: the same program type and every value above read by
+        the same code. Names may differ (see `cookies`)."""
+        return False
+
+    def attach(self, program, points, cookies=None):
+        """Attach `program` to every one of `points` (mutually `groups_with`) and return an
+        `Attachment`. `cookies`: one integer a point, where `cookies` is supported.
+
+        A point that the kernel refuses while others succeed is in `Attachment.refused`; if all
+        are refused, SourceError with the reason.
+        """
+        raise NotImplementedError
+
+    def fire(self, program):
+        """Run the program once now (`when` is "begin", "end" or "signal")."""
+        raise SourceError("%s probes cannot be fired" % self.source.shown)
+
+    def __repr__(self):
+        return "<%s %s>" % (type(self).__name__, self.name)
+
+
+class Attachment:
+    """What `attach` returns: links (anything with close()) closed together, and what was refused:
+    a list of (point, reason)."""
+
+    def __init__(self, links, refused=()):
+        self.links = list(links)
+        self.refused = list(refused)
+
+    def close(self):
+        """Detach. Many links are closed by several threads: each close of a uprobe's perf event
+        waits for a grace period of the kernel, and those overlap."""
+        links, self.links = self.links, []
+        if len(links) < 4:
+            for link in links:
+                link.close()
+            return
+        from threading import Thread
+
+        def close_all():
+            while links:
+                try:
+                    link = links.pop()
+                except IndexError:
+                    return
+                link.close()
+
+        threads = [Thread(target=close_all) for _ in range(min(64, len(links)))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+
+# -- the text of probes
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./*?\[\]+~^-]+\Z")
+
+
+def split(text):
+    """Split probe text at ":" outside double quotes; quotes and backslashes in them are removed.
+
+    >>> split('usdt:./a:"web-shop":x')
+    ['usdt', './a', 'web-shop', 'x']
+    """
+    parts, part, quoted, index = [], [], False, 0
+    while index < len(text):
+        char = text[index]
+        if char == '"':
+            quoted = not quoted
+        elif quoted and char == "\\" and index + 1 < len(text):
+            index += 1
+            part.append(text[index])
+        elif char == ":" and not quoted:
+            parts.append("".join(part))
+            part = []
+        else:
+            part.append(char)
+        index += 1
+    if quoted:
+        raise SourceError("unterminated quote in probe: %s" % text)
+    parts.append("".join(part))
+    return parts
+
+
+def quote(part):
+    """One part as it must be written in a probe: quoted if it holds anything but the characters
+    of names, paths and wildcards."""
+    if _PLAIN.match(part):
+        return part
+    return '"%s"' % part.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def has_wildcard(text):
+    return "*" in text or "?" in text or ("[" in text and "]" in text)
+
+
+def matcher(pattern):
+    """A function name -> bool for a shell-like pattern (`*`, `?`, `[a-z]`). `*` also crosses ":"
+    and "/"."""
+    if not has_wildcard(pattern):
+        return pattern.__eq__
+    if "?" not in pattern and "[" not in pattern:
+        if pattern.strip("*") == "":
+            return lambda name: True
+        if pattern.count("*") == 1:
+            head, tail = pattern.split("*")
+            size = len(head) + len(tail)
+            return lambda name: (name.startswith(head) and name.endswith(tail)
+                                 and len(name) >= size)
+    import fnmatch
+
+    return re.compile(fnmatch.translate(pattern)).match
+
+
+def nearest(name, names, count=3):
+    """The names most like `name`, best first, for hints."""
+    import difflib
+
+    names = list(names)
+    if len(names) > 20000:  # difflib is quadratic in each: look only where it can be
+        head = name[:2]
+        names = [each for each in names if each[:2] == head or name in each][:20000]
+    return difflib.get_close_matches(name, names, count, 0.6)
+
+
+def number(text, what="number"):
+    """A C-like unsigned integer (decimal, 0x, 0 octal) or SourceError."""
+    value = try_number(text)
+    if value is None:
+        raise SourceError("invalid %s: %s" % (what, text))
+    return value
+
+
+def try_number(text):
+    if not re.match(r"(0[xX][0-9a-fA-F]+|[0-9]+)\Z", text):
+        return None
+    try:
+        value = int(text, 16 if text[:2] in ("0x", "0X") else 8 if text[0] == "0" else 10)
+    except ValueError:
+        return None
+    return value if value < 1 << 64 else None
+
+
+def process_exists(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
