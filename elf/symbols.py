@@ -1,0 +1,429 @@
+"""Symbols of an ELF file: names to addresses and back.
+
+Reads `.symtab`, `.dynsym` with its GNU versions (`.gnu.version*`, LSB "Symbol Versioning"), the
+xz-compressed table that some distributions put into `.gnu_debugdata`, and the `.symtab` of a
+separate debug file (`.gnu_debuglink`, build id; see "Separate Debug Files" in the GDB manual).
+Tables are read as columns of the mapped bytes and a name is decoded only when it is asked for: a
+table of 500,000 symbols is listed in about a second and searched in a few hundredths.
+"""
+
+import os
+import struct
+from array import array
+from bisect import bisect_right
+from itertools import compress
+from typing import NamedTuple
+
+from .image import ElfError, Image, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB
+
+TYPES = {0: "NOTYPE", 1: "OBJECT", 2: "FUNC", 3: "SECTION", 4: "FILE", 5: "COMMON", 6: "TLS", 10: "IFUNC"}
+BINDS = {0: "LOCAL", 1: "GLOBAL", 2: "WEAK", 10: "UNIQUE"}
+_RANK = {"GLOBAL": 0, "UNIQUE": 0, "WEAK": 1, "LOCAL": 2}
+FUNCTIONS = frozenset((2, 10))
+NAMED = frozenset((0, 1, 2, 5, 6, 10))
+
+UNPACK_LIMIT = 128 << 20        # bytes that .gnu_debugdata may unpack to
+DEBUG_FOLDER = "/usr/lib/debug"
+
+
+class Symbol(NamedTuple):
+    """`value` is a virtual address (in a relocatable file an offset in `section`); `section` is the
+    index of its section; `version` is the GNU version without its @, `default` is False for one
+    that can only be had by naming the version (`memcpy@GLIBC_2.2.5`)."""
+
+    name: str
+    value: int
+    size: int
+    type: str
+    bind: str
+    section: int
+    version: str = ""
+    default: bool = True
+
+    @property
+    def is_function(self):
+        return self.type == "FUNC" or self.type == "IFUNC"
+
+
+class SymbolTable:
+    """One table of one file. `dynamic` says which of the two kinds it is."""
+
+    def __init__(self, image, section):
+        self.image = image
+        self.dynamic = section.type == SHT_DYNSYM
+        path = image.path
+        self.form = image.order + ("IBBHQQ" if image.bits == 64 else "IIIBBH")
+        self.entsize = struct.calcsize(self.form)
+        if section.entsize not in (0, self.entsize):
+            raise ElfError(path, section.offset, "symbols of %d bytes in %s, not %d"
+                           % (section.entsize, section.name, self.entsize))
+        self.count = section.size // self.entsize
+        self.view = image.view(section.offset, self.count * self.entsize, "section %s" % section.name)
+        if not 0 < section.link < len(image.sections):
+            raise ElfError(path, section.offset, "%s names no string table" % section.name)
+        strings = image.sections[section.link]
+        if strings.type == SHT_NOBITS:
+            raise ElfError(path, section.offset, "the string table of %s is not in the file" % section.name)
+        image.view(strings.offset, strings.size, "the string table of %s" % section.name)
+        self.strings = strings.offset
+        self.strings_end = strings.offset + strings.size
+        self._versions = None
+        self._indexes = {}
+
+    # -- columns: one attribute of every symbol ----------------------------------------------------
+
+    def _column(self, which):
+        """All values of one attribute: "name", "info", "section", "value" or "size"."""
+        at64 = {"name": ("I", 0), "info": ("B", 4), "section": ("H", 6), "value": ("Q", 8), "size": ("Q", 16)}
+        at32 = {"name": ("I", 0), "value": ("I", 4), "size": ("I", 8), "info": ("B", 12), "section": ("H", 14)}
+        code, offset = (at64 if self.image.bits == 64 else at32)[which]
+        width = struct.calcsize("=" + code)
+        column = self.view.cast(code)[offset // width::self.entsize // width]
+        if code == "B":
+            return bytes(column)
+        values = array(code, column.tolist())
+        if (self.image.order == "<") != (struct.pack("=H", 1) == b"\1\0"):
+            values.byteswap()
+        return values
+
+    def indexes_of(self, types):
+        """Indexes of the defined symbols with these types."""
+        mask = bytes(i & 15 in types for i in range(256))
+        chosen = compress(range(self.count), self._column("info").translate(mask))
+        sections = self._column("section")
+        return [i for i in chosen if sections[i] != SHN_UNDEF]
+
+    # -- single symbols ----------------------------------------------------------------------------
+
+    def name(self, offset):
+        start = self.strings + offset
+        end = self.image.buffer.find(b"\0", start, self.strings_end) if start < self.strings_end else -1
+        if end < 0:
+            raise ElfError(self.image.path, start, "a symbol's name lies outside its string table")
+        return self.image.buffer[start:end].decode("utf-8", "surrogateescape")
+
+    def symbol(self, index):
+        row = struct.unpack_from(self.form, self.view, index * self.entsize)
+        if self.image.bits == 64:
+            name, info, _, section, value, size = row
+        else:
+            name, value, size, info, _, section = row
+        return self._make(self.name(name), value, size, info, section, index)
+
+    def _make(self, name, value, size, info, section, index):
+        version, default = "", True
+        if self.dynamic:
+            version, default = self.version(index)
+        elif "@" in name:       # the static linker writes versions into the name
+            name, _, version = name.partition("@")
+            default = version.startswith("@")
+            version = version.lstrip("@")
+        return Symbol(name, value, size, TYPES.get(info & 15, "type %d" % (info & 15)),
+                      BINDS.get(info >> 4, "bind %d" % (info >> 4)), section, version, default)
+
+    def each(self, types):
+        """Every defined, named symbol of these types, in the table's order."""
+        strings = bytes(self.image.buffer[self.strings:self.strings_end])
+        find, new, make = strings.find, tuple.__new__, self._make
+        wide = self.image.bits == 64
+        plain = not self.dynamic
+        type_names = {i: TYPES.get(i & 15) for i in range(256) if i & 15 in types}
+        binds = {i: BINDS.get(i >> 4, "bind %d" % (i >> 4)) for i in range(256)}
+        index = -1
+        for row in struct.iter_unpack(self.form, self.view):
+            index += 1
+            if wide:
+                name, info, _, section, value, size = row
+            else:
+                name, value, size, info, _, section = row
+            if section == SHN_UNDEF or info not in type_names or not name:
+                continue
+            end = find(b"\0", name)
+            if end < 0:
+                raise ElfError(self.image.path, self.strings + name, "a symbol's name lies outside its string table")
+            text = strings[name:end].decode("utf-8", "surrogateescape")
+            if plain and "@" not in text:
+                yield new(Symbol, (text, value, size, type_names[info], binds[info], section, "", True))
+            elif not text.endswith("@plt"):
+                yield make(text, value, size, info, section, index)
+
+    def find(self, name):
+        """All defined symbols called `name`, without regard to their versions."""
+        offsets = self._name_offsets(name.encode("utf-8", "surrogateescape"))
+        if not offsets:
+            return []
+        names = self._column("name")
+        found = []
+        if len(offsets) == 1:
+            at, wanted = -1, next(iter(offsets))
+            try:
+                while True:
+                    at = names.index(wanted, at + 1) if at < 0 else at + 1 + names[at + 1:].index(wanted)
+                    found.append(at)
+            except ValueError:
+                pass
+        else:
+            found = [i for i, offset in enumerate(names) if offset in offsets]
+        symbols = []
+        info, sections = self._column("info"), self._column("section")
+        for index in found:
+            if sections[index] != SHN_UNDEF and info[index] & 15 in NAMED:
+                symbol = self.symbol(index)
+                if symbol.name == name:
+                    symbols.append(symbol)
+        return symbols
+
+    def _name_offsets(self, name):
+        """Where in the string table `name` ends at a NUL, or, in a static table, at an @ version:
+        linkers store a name that another one ends with only once."""
+        find, size = self.image.buffer.find, len(name)
+        offsets = set()
+        at = find(name, self.strings, self.strings_end)
+        while at >= 0:
+            after = at + size
+            if after < self.strings_end and self.image.buffer[after] in (0, 64):
+                offsets.add(at - self.strings)
+            at = find(name, at + max(size, 1), self.strings_end)
+        return offsets
+
+    # -- addresses -----------------------------------------------------------------------------------
+
+    def by_address(self, types):
+        """(addresses, indexes): two arrays, the symbols of these types sorted by address."""
+        if types not in self._indexes:
+            values = self._column("value")
+            order = sorted(self.indexes_of(types), key=values.__getitem__)
+            self._indexes[types] = (array("Q", [values[i] for i in order]), array("I", order))
+        return self._indexes[types]
+
+    def covering(self, vaddr, types):
+        """The best symbol that `vaddr` is inside of, or None: the nearest start wins, a symbol
+        without a size reaches to the next one, of aliases the most global."""
+        addresses, indexes = self.by_address(types)
+        at = bisect_right(addresses, vaddr) - 1
+        best = open_ended = None
+        nearest = addresses[at] if at >= 0 else None
+        for step in range(at, max(at - 64, -1), -1):
+            if best is not None and addresses[step] != best.value:
+                break
+            symbol = self.symbol(indexes[step])
+            if not symbol.name or symbol.name[0] == "$":      # aarch64 marks code and data with $x and $d
+                continue
+            if vaddr < symbol.value + symbol.size:
+                if best is None or _better(symbol, best):
+                    best = symbol
+            elif symbol.size == 0 and symbol.value == nearest:
+                if open_ended is None or _better(symbol, open_ended):
+                    open_ended = symbol
+        return best or open_ended
+
+    # -- versions ------------------------------------------------------------------------------------
+
+    def version(self, index):
+        """(version, is it the default) of a dynamic symbol."""
+        if self._versions is None:
+            self._versions = _Versions(self.image)
+        return self._versions.of(index)
+
+
+def _better(one, other):
+    return (_RANK.get(one.bind, 3), one.name.count("_"), len(one.name), one.name) < \
+        (_RANK.get(other.bind, 3), other.name.count("_"), len(other.name), other.name)
+
+
+class _Versions:
+    """`.gnu.version` (an index for each dynamic symbol) and the names in `.gnu.version_d`."""
+
+    def __init__(self, image):
+        self.image = image
+        section = image.section(".gnu.version")
+        self.table = image.data(section) if section else b""
+        self.names = self._definitions() if section else {}
+
+    def _definitions(self):
+        names = {}
+        image, section = self.image, self.image.section(".gnu.version_d")
+        if section is None or not 0 < section.link < len(image.sections):
+            return names
+        strings = image.sections[section.link]
+        at = section.offset
+        # each entry must lie after the one before it, so a loop in the file ends
+        while section.offset <= at and at + 20 <= section.offset + section.size:
+            _, flags, number, _, _, aux, following = image.unpack(image.order + "HHHHIII", at, "a version definition")
+            name, = image.unpack(image.order + "I", at + aux, "a version name")
+            start = strings.offset + name
+            end = image.buffer.find(b"\0", start, strings.offset + strings.size)
+            if end < 0:
+                raise ElfError(image.path, start, "a version's name lies outside its string table")
+            if not flags & 1:       # VER_FLG_BASE names the file itself
+                names[number & 0x7fff] = image.buffer[start:end].decode("utf-8", "surrogateescape")
+            if following <= 0:
+                break
+            at += following
+        return names
+
+    def of(self, index):
+        if index * 2 + 2 > len(self.table):
+            return "", True
+        number, = struct.unpack_from(self.image.order + "H", self.table, index * 2)
+        return self.names.get(number & 0x7fff, ""), not number & 0x8000
+
+
+class Symbols:
+    """The symbols of an image from all places that have some: its own tables, and when it is
+    stripped of `.symtab`, `.gnu_debugdata` and the separate debug file, looked for under `root`
+    (the root folder of a process in another mount namespace). What is wrong with one of these
+    other places does not spoil the rest; it is kept in `problems`."""
+
+    def __init__(self, image, root="/"):
+        self.image = image
+        self.root = root
+        self.problems = []
+        self.tables = _own_tables(image)
+        self._more = any(not table.dynamic for table in self.tables)
+        self.debug_image = None
+
+    def _all_tables(self):
+        if not self._more:
+            self._more = True
+            for source in (mini_debug_image, debug_file):
+                try:
+                    other = source(self.image) if source is mini_debug_image else source(self.image, self.root)
+                    if other is not None:
+                        self.tables += [t for t in _own_tables(other) if not t.dynamic]
+                        if source is debug_file:
+                            self.debug_image = other
+                except ElfError as error:
+                    self.problems.append(error)
+        return self.tables
+
+    def __iter__(self):
+        return self.functions()
+
+    def functions(self):
+        """Every function (IFUNCs too) once, with each of its names and versions."""
+        return self.each(FUNCTIONS)
+
+    def each(self, types=NAMED):
+        """Every symbol of these ELF types once, with each of its names and versions."""
+        tables = sorted(self._all_tables(), key=lambda table: not table.dynamic)
+        seen = set() if len(tables) > 1 else None
+        for number, table in enumerate(tables):
+            last = number == len(tables) - 1
+            for symbol in table.each(types):
+                if seen is not None:
+                    key = (symbol.value, symbol.name)
+                    if key in seen and (not table.dynamic or symbol.version == ""):
+                        continue
+                    if not last:
+                        seen.add(key)
+                yield symbol
+
+    def find_all(self, name):
+        """All symbols called `name`, the best first: functions, then the most global, then the
+        default version. `name@VERSION` asks for one version."""
+        name, _, version = name.partition("@")
+        version = version.lstrip("@")
+        found = {}
+        for table in self._all_tables():
+            for symbol in table.find(name):
+                key = (symbol.value, symbol.version)
+                known = found.get(key) or found.get((symbol.value, ""))
+                if known is None or (symbol.version and not known.version):
+                    if known is not None:
+                        del found[(known.value, known.version)]
+                    if not any(k[0] == symbol.value for k in found) or symbol.version:
+                        found[key] = symbol
+        symbols = [s for s in found.values() if not version or s.version == version]
+        symbols.sort(key=lambda s: (not s.is_function, _RANK.get(s.bind, 3), not s.default))
+        return symbols
+
+    def find(self, name):
+        """The best symbol called `name` (or `name@VERSION`), or None."""
+        symbols = self.find_all(name)
+        return symbols[0] if symbols else None
+
+    def at(self, vaddr):
+        """(symbol, offset in it) of the function, else of the object or label, that the virtual
+        address lies in; None when there is none."""
+        for types in (FUNCTIONS, _OTHERS):
+            best = None
+            for table in self._all_tables():
+                symbol = table.covering(vaddr, types)
+                if symbol is not None and (best is None or (symbol.size > 0, symbol.value) > (best.size > 0, best.value)):
+                    best = symbol
+            if best is not None and (best.size or types is FUNCTIONS or self._is_code(best, vaddr)):
+                return best, vaddr - best.value
+        return None
+
+    def _is_code(self, symbol, vaddr):
+        """Does a label without size stand in the same code section as the address?"""
+        for section in self.image.sections:
+            if section.flags & 4 and section.addr <= symbol.value <= vaddr < section.addr + section.size:
+                return True
+        return False
+
+
+_OTHERS = frozenset((0, 1))
+
+
+def _own_tables(image):
+    return [SymbolTable(image, s) for s in image.sections
+            if s.type in (SHT_SYMTAB, SHT_DYNSYM) and s.size]
+
+
+def mini_debug_image(image):
+    """The image inside `.gnu_debugdata`, or None. Its sections are there for their symbols only."""
+    section = image.section(".gnu_debugdata")
+    if section is None:
+        return None
+    import lzma
+    where = "%s(.gnu_debugdata)" % image.path
+    try:
+        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=256 << 20)
+        data = unpacker.decompress(bytes(image.data(section)), UNPACK_LIMIT + 1)
+    except (lzma.LZMAError, MemoryError, EOFError) as error:
+        raise ElfError(where, None, "cannot be unpacked: %s" % error) from None
+    if len(data) > UNPACK_LIMIT:
+        raise ElfError(where, None, "unpacks to more than %d MB" % (UNPACK_LIMIT >> 20))
+    if not unpacker.eof:
+        raise ElfError(where, None, "is cut short")
+    return Image(data, where)
+
+
+def debug_file(image, root="/"):
+    """The separate debug file of an image as an `Image`, or None: by build id, then by
+    `.gnu_debuglink` (beside the file, in `.debug`, under the global folder). A file with another
+    build id or checksum is not it."""
+    folder = os.path.join(root, DEBUG_FOLDER.lstrip("/"))
+    build_id = image.build_id
+    if len(build_id) > 2:
+        path = os.path.join(folder, ".build-id", build_id[:2], build_id[2:] + ".debug")
+        if os.path.isfile(path):
+            other = Image.open(path)
+            if other.build_id in ("", build_id):
+                return other
+    link = image.debug_link
+    if link is None:
+        return None
+    name, crc = link
+    homes = {os.path.dirname(os.path.abspath(image.path)): None,
+             os.path.dirname(os.path.realpath(image.path)): None}
+    for home in homes:
+        inside = os.path.relpath(home, root) if root != "/" else home.lstrip("/")
+        for path in (os.path.join(home, name), os.path.join(home, ".debug", name),
+                     os.path.join(folder, inside, name)):
+            if os.path.isfile(path):
+                other = Image.open(path)
+                if _belongs(image, other, crc):
+                    return other
+    return None
+
+
+def _belongs(image, other, crc):
+    if other.identity == image.identity:
+        return False
+    if image.build_id and other.build_id:
+        return image.build_id == other.build_id
+    import zlib
+    return zlib.crc32(other.buffer) == crc
