@@ -1,0 +1,122 @@
+"""Run the tests marked `kernel` or `vm` on each kernel of the matrix.
+
+    python -m tests.vm                               every kernel, two at a time
+    python -m tests.vm --kernel 6.12 -k uprobe tests/sources
+    python -m tests.vm --kernel 5.10 --shell 'rawbpf trace -l "kprobe:do_nano*"'
+    python -m tests.vm --fetch                       download the newest kernel of each series
+
+Exit status: 0 if every kernel passed.  Consoles are kept in ~/.cache/rawbpf/vm/KERNEL.log.
+"""
+
+import argparse
+import concurrent.futures
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.debian import CACHE, DebianError
+from tests.vm import guest
+from tests.vm.kernels import SUITES, kernel
+
+MARKS = "kernel or vm"
+NEEDS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "gcc": "gcc libc6-dev"}
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernel", action="append", choices=[*SUITES, "all"],
+                        help="series to boot (may be repeated; default: all)")
+    parser.add_argument("-k", metavar="EXPR", help="only tests that match, as in pytest")
+    parser.add_argument("--shell", metavar="COMMAND", help="run a command instead of the tests")
+    parser.add_argument("--add", action="append", default=[], metavar="PATH[=PLACE]",
+                        help="another file or folder of this host for the guest")
+    parser.add_argument("--fetch", action="store_true", help="download the newest kernels, and stop")
+    parser.add_argument("--jobs", type=int, default=2, help="guests at a time (default: 2)")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds a guest may take")
+    parser.add_argument("paths", nargs="*", help="test files or folders (default: all)")
+    options = parser.parse_args(argv)
+    chosen = options.kernel or ["all"]
+    options.kernel = list(SUITES) if "all" in chosen else list(dict.fromkeys(chosen))
+    return options
+
+
+def test_files(options):
+    """Test files that have a test for the guests, relative to the project."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", MARKS, "--no-header"]
+    command += ["-k", options.k] if options.k else []
+    done = subprocess.run([*command, *options.paths], cwd=guest.PROJECT, text=True, capture_output=True)
+    if done.returncode not in (0, 5):
+        sys.exit(f"tests.vm: the tests cannot be collected:\n{done.stdout}{done.stderr}")
+    return sorted(set(re.findall(r"^(\S+\.py)(?:::|: \d)", done.stdout, re.M)))
+
+
+def guest_command(options):
+    """The shell command for the guests."""
+    if options.shell:
+        return options.shell
+    files = test_files(options)
+    if not files:
+        sys.exit("tests.vm: no test marked kernel or vm matches")
+    chosen = ["-k", options.k] if options.k else []
+    return shlex.join(["python3", "-m", "pytest", "-m", MARKS, "--color=no", "-q", "-rf", *chosen, *files])
+
+
+def boot(series, initrd, command, options):
+    """Run in one guest; returns its exit status."""
+    alone = len(options.kernel) == 1
+    lines = []
+
+    def show(line):
+        lines.append(line)
+        if alone:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+    log = CACHE / "vm" / f"{series}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    name = series
+    try:
+        image = kernel(series)
+        name = f"{series} ({image.name[len('vmlinuz-'):]})"
+        status = guest.run(image, initrd, command, log, show, timeout=options.timeout)
+        # a run in which nothing was left to run (all for newer kernels) is no failure
+        status = 0 if status == 5 and not options.shell else status
+        verdict = "passed" if status == 0 else f"failed, status {status}; console: {log}"
+    except (guest.GuestError, DebianError) as error:
+        status, verdict = 1, f"failed: {error}"
+    if not options.shell or not alone:
+        text = "" if alone else "".join(lines)
+        print(f"{text}== kernel {name}: {verdict} ({time.monotonic() - started:.0f} s)", flush=True)
+    return status
+
+
+def main(argv):
+    options = parse(argv)
+    if options.fetch:
+        for series in options.kernel:
+            print(series, kernel(series, refresh=True).name, flush=True)
+        return 0
+    missing = [package for tool, package in NEEDS.items() if not shutil.which(tool)]
+    if missing:
+        sys.exit(f"tests.vm needs: apt-get install {' '.join(missing)}")
+    command = guest_command(options)
+    with tempfile.TemporaryDirectory(prefix="rawbpf-vm-") as folder:
+        initrd = Path(folder) / "initrd"
+        guest.pack(initrd, [tuple(pair.partition("=")[::2]) if "=" in pair else (pair, None)
+                            for pair in options.add])
+        with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
+            results = list(pool.map(lambda series: boot(series, initrd, command, options), options.kernel))
+    return next((status for status in results if status), 0)
+
+
+try:
+    sys.exit(main(sys.argv[1:]))
+except DebianError as error:
+    sys.exit(f"tests.vm: {error}")
