@@ -94,6 +94,7 @@ class ValueType:
     name = "none"
     aggregate = False       # lives only in maps, reduced over CPUs
     multiline = False       # printed on the lines after its map's name
+    json_kind = "map"       # the "type" of the JSON line of a map of these
 
     def decode(self, data, host=UNKNOWN):
         """Python value of `data` (bytes of at least `size`)."""
@@ -543,6 +544,7 @@ class Average(Aggregate):
     """total (u64), count (u64)"""
     name = "avg_t"
     size = 16
+    json_kind = "stats"
 
     def reduce(self, values):
         words = _words(b"".join([v[:16] for v in values]), self.signed)
@@ -591,6 +593,7 @@ class Maximum(Minimum):
 class _Buckets(Aggregate):
     """An array of counters. `size` is all of them: one u64 a bucket."""
     multiline = True
+    json_kind = "hist"
 
     def reduce(self, values):
         """A list of counts, one a bucket."""

@@ -1,0 +1,192 @@
+"""`rawbpf trace`: the command line of the tracer.
+
+Options, their meaning and the exit statuses are bpftrace's: 0 at the end of the script (however it
+ended), the argument of exit(), 1 for a wrong command line or script, 255 when the kernel refuses to
+load or to attach.
+"""
+
+import os
+import sys
+
+from ..options import Option, UsageError, describe, parse
+
+OPTIONS = (
+    Option("program", "e", "", "PROGRAM", "run this text instead of a file"),
+    Option("list", "l", "list", "", "list events: all, those that match a pattern,\nor those of a script (file or -e)"),
+    Option("verbose", "v", "verbose", "", "say what is done; with -l, show the arguments of events"),
+    Option("command", "c", "cmd", "COMMAND", "run COMMAND, trace it from its first instruction on,\n"
+                                             "and end when it ends"),
+    Option("pid", "p", "pid", "PID", "trace only process PID, and end when it ends"),
+    Option("output", "o", "output", "FILE", "write the output to FILE"),
+    Option("format", "f", "", "FORMAT", "of the output: text or json"),
+    Option("quiet", "q", "quiet", "", "no message when the probes are attached"),
+    Option("buffering", "B", "", "MODE", "write the output by line, full (buffers) or none"),
+    Option("debug", "d", "debug", "STAGE", "show a stage of the compiler (more than one: commas)"),
+    Option("dry_run", "", "dry-run", "", "load and attach everything, and end"),
+    Option("unsafe", "", "unsafe", "", "allow what changes the traced system: system(), signal(), ..."),
+    Option("no_warnings", "", "no-warnings", "", "no warnings"),
+    Option("help", "h", "help", "", "this text"),
+    Option("version", "V", "version", "", "the version"),
+)
+
+USAGE = """usage: %(prog)s [OPTION...] FILE [ARGUMENT...]
+       %(prog)s [OPTION...] -e PROGRAM [ARGUMENT...]
+       %(prog)s [OPTION...] -              (the script is read from standard input)
+       %(prog)s -l [-v] [PATTERN]
+
+Runs a script in bpftrace's language. The script's arguments are $1, $2, ...; put -- before those
+that begin with a dash.
+
+options:
+"""
+
+STAGES = ("ast", "types", "ir", "asm", "verifier")
+
+
+class Failure(Exception):
+    """One line for people, and the exit status that goes with it."""
+
+    def __init__(self, message, status=1):
+        super().__init__(message)
+        self.status = status
+
+
+def run(argv, prog="rawbpf trace"):
+    """Run with the arguments after `trace`; returns the exit status."""
+    try:
+        parsed = parse(OPTIONS, argv)
+        if parsed.get("help"):
+            sys.stdout.write(USAGE % {"prog": prog} + describe(OPTIONS))
+            return 0
+        if parsed.get("version"):
+            from ..cli import VERSION
+            print("rawbpf " + VERSION)
+            return 0
+        check(parsed)
+        return (listing if parsed.get("list") else trace)(parsed)
+    except (UsageError, Failure) as error:
+        complain(str(error))
+        return getattr(error, "status", 1)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # the reader of a listing has seen enough; Python must not find out again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+
+
+def complain(message, severity="ERROR"):
+    """A line on the error stream, in colour on a terminal."""
+    begin = end = ""
+    if sys.stderr.isatty():
+        from .diagnostics import COLORS, RESET
+        begin, end = COLORS.get(severity, ""), RESET
+    sys.stdout.flush()
+    sys.stderr.write("%s%s: %s%s\n" % (begin, severity, message, end))
+
+
+def check(parsed):
+    """What the option table cannot say."""
+    if parsed.get("command") is not None and parsed.get("pid") is not None:
+        raise UsageError("-c and -p exclude each other")
+    if parsed.get("format", "text") not in ("text", "json"):
+        raise UsageError("-f takes text or json, not '%s'" % parsed.get("format"))
+    if parsed.get("buffering", "line") not in ("line", "full", "none"):
+        raise UsageError("-B takes line, full or none, not '%s'" % parsed.get("buffering"))
+    for stage in stages(parsed):
+        if stage not in STAGES:
+            raise UsageError("-d knows the stages %s and all, not '%s'" % (", ".join(STAGES), stage))
+
+
+def stages(parsed):
+    """The set of compiler stages that -d asks for."""
+    asked = {stage for stage in (parsed.get("debug") or "").split(",") if stage}
+    return set(STAGES) if "all" in asked else asked
+
+
+def script_text(parsed):
+    """(name for messages, text, positional arguments, named arguments) of the script."""
+    words = parsed.operands + [word for word in parsed.rest if not word.startswith("--")]
+    named = [word[2:] for word in parsed.rest if word.startswith("--")]
+    text = parsed.get("program")
+    if text:
+        return "stdin", text, words, named
+    if not words:
+        raise UsageError("a script is needed: a file, - or -e PROGRAM")
+    name, words = words[0], words[1:]
+    try:
+        if name == "-":
+            name, data = "stdin", sys.stdin.buffer.read()
+        else:
+            with open(name, "rb") as file:
+                data = file.read()
+    except OSError as error:
+        raise Failure("failed to open file '%s': %s" % (name, error.strerror))
+    return name, data.decode("utf-8", "surrogateescape"), words, named
+
+
+def parse_pid(text):
+    if not text.isdigit():
+        raise UsageError("-p takes a process id, not '%s'" % text)
+    return int(text)
+
+
+def the_process(parsed):
+    """The Child of -c, the Process of -p, or None."""
+    from . import child
+    try:
+        if parsed.get("command") is not None:
+            return child.Child(parsed.get("command"))
+        if parsed.get("pid") is not None:
+            return child.Process(parse_pid(parsed.get("pid")))
+    except child.ChildError as error:
+        raise Failure(str(error))
+    return None
+
+
+def trace(parsed):
+    """Compile and run a script."""
+    name, text, positional, named = script_text(parsed)
+    process = the_process(parsed)
+    try:
+        return _trace(parsed, name, text, positional, named, process)
+    finally:
+        if process is not None:
+            process.close()
+
+
+def _trace(parsed, name, text, positional, named, process):
+    from rawbpf.loader.errors import KernelError
+    from .diagnostics import ScriptError
+    from .engine import compile_script
+    try:
+        compiled = compile_script(text, name, positional, named, pid=process.pid if process else None,
+                                  unsafe=bool(parsed.get("unsafe")), command=parsed.get("command"))
+    except ScriptError as error:
+        sys.stdout.flush()
+        sys.stderr.write(error.format(color=sys.stderr.isatty()))
+        return 1
+    except KernelError as error:
+        raise Failure(str(error), 1)
+    if not parsed.get("no_warnings"):
+        for warning in compiled.warnings:
+            sys.stderr.write(warning.format(color=sys.stderr.isatty()))
+    from . import debug
+    debug.show(compiled, stages(parsed), sys.stdout)
+    sys.stdout.flush()
+    from .run import run_session
+    return run_session(compiled, process, parsed)
+
+
+def listing(parsed):
+    """-l: events that match a pattern, or those of a script."""
+    from .listing import list_pattern, list_script
+    pid = parse_pid(parsed.get("pid")) if parsed.get("pid") else None
+    verbose = bool(parsed.get("verbose"))
+    if parsed.get("program") or (len(parsed.operands) == 1 and os.path.isfile(parsed.operands[0])
+                                 and ":" not in parsed.operands[0]):
+        name, text, positional, _ = script_text(parsed)
+        return list_script(name, text, positional, pid, verbose)
+    if len(parsed.operands) > 1:
+        raise UsageError("-l takes one pattern, got %s" % " ".join(parsed.operands))
+    return list_pattern(parsed.operands[0] if parsed.operands else "*:*", pid, verbose)
