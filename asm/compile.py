@@ -1,0 +1,64 @@
+"""compile_function: from an IR Function, and those it refers to, to instructions."""
+
+from collections import namedtuple
+
+from .emit import Emitter, link
+from .errors import AsmError
+from .flow import clone, reachable
+from .frame import layout
+from .instruction import MapRef
+from .lower import lower
+from .regalloc import allocate
+
+Code = namedtuple("Code", "instructions spans maps stack_depth functions")
+Code.__doc__ = """Compiled code: the main function first, then those it refers to.
+
+instructions  list of Instruction; maps are MapRef and kfuncs KsymRef, all else is resolved
+spans         what `f.span` was, for each instruction (None for what the compiler added on its own)
+maps          names of the maps referred to, in order of appearance
+stack_depth   the largest number of bytes that one of the functions uses
+functions     dict name -> index in `instructions` where it starts
+"""
+
+_LEVELS = {"v1": 1, "v2": 2, "v3": 3, "v4": 4}
+
+
+def compile_function(function, cpu="v3"):
+    """Compiles `function` and every Function that it calls or takes the address of; the IR stays as it is.
+
+    cpu is the instruction set: "v1" (all kernels), "v2" (4.14), "v3" (5.1; atomics with fetch 5.12),
+    "v4" (6.6). Raises AsmError when a block has no end, or when the stack is too small.
+    """
+    level = _LEVELS.get(cpu)
+    if level is None:
+        raise AsmError("no instruction set %r: v1, v2, v3 and v4 exist" % (cpu,))
+    emitters, depth = {}, 0
+    waiting, seen = [function], {function.name: function}
+    while waiting:
+        current = waiting.pop(0)
+        emitter, used, others = _compile_one(current, level)
+        emitters[current.name] = emitter
+        depth = max(depth, used)
+        for other in others:
+            if seen.setdefault(other.name, other) is not other:
+                raise AsmError("two functions are called %s" % other.name)
+            if other.name not in emitters and other not in waiting:
+                waiting.append(other)
+    instructions, spans, first = link(emitters, level)
+    maps = list(dict.fromkeys(i.ref.name for i in instructions if type(i.ref) is MapRef))
+    return Code(instructions, spans, maps, depth, first)
+
+
+def _compile_one(function, level):
+    function = clone(function)
+    reachable(function)
+    others = []
+    for block in function.blocks:
+        for op in block.ops:
+            if op.kind == "call" and op.info[0] == "function":
+                others.append(op.info[1])
+            others.extend(arg[1] for arg in op.args if type(arg) is tuple and arg[0] == "func")
+    lower(function, level)
+    registers = allocate(function)
+    places, used = layout(function)
+    return Emitter(function, registers, places), used, others

@@ -1,0 +1,342 @@
+"""Registers for Values: a graph-colouring allocator (Chaitin and Briggs) over r0 to r9.
+
+What the BPF calling convention fixes is not copied around but steers the choice: a Value that lives
+across a call may not have r0-r5, which calls clobber; one that is an argument, a result or a parameter
+prefers its register. What `emit` then still has to move at a call, it moves all at once. Copies between
+Values disappear when both can have one register. What finds no register is spilled: constants and
+addresses are made again where they are used, the rest gets a stack slot.
+"""
+
+from .flow import bits, liveness, predecessors, successors
+from .ir import Op, Slot, Value
+
+CLOBBERED = 0b0000111111
+REGISTERS = 0b1111111111
+_POPCOUNT = [bin(mask).count("1") for mask in range(1024)]
+
+
+class SpillSlot(Slot):
+    """A slot of the allocator's: only whole, by `spill` stores and `reload` operands."""
+
+    __slots__ = ()
+
+
+def allocate(function):
+    """dict Value.n -> register; inserts the spill code that this takes into the function."""
+    weight = _frequency(function)
+    done = set()
+    while True:
+        graph = _Graph(function, weight, done)
+        graph.coalesce()
+        spilled = graph.colour()
+        if not spilled:
+            return graph.registers()
+        done |= _spill(function, spilled)
+
+
+def _frequency(function):
+    """dict block -> how often it runs, guessed: 8 times as often for each loop around it."""
+    blocks = function.blocks
+    position = {block: i for i, block in enumerate(blocks)}
+    weight = dict.fromkeys(blocks, 1)
+    before = None
+    for block in blocks:
+        for target in successors(block):
+            if position[target] <= position[block]:
+                # The natural loop of a back edge: what reaches its source without passing its head.
+                before = before or predecessors(blocks)
+                body, work = {target}, [block]
+                while work:
+                    member = work.pop()
+                    if member not in body:
+                        body.add(member)
+                        work.extend(before[member])
+                for member in body:
+                    weight[member] = min(weight[member] * 8, 4096)
+    return weight
+
+
+class _Graph:
+    def __init__(self, function, weight, unspillable):
+        self.function, self.unspillable = function, unspillable
+        self.adjacent = {}   # Value.n -> set of Value.n that need another register
+        self.forbidden = {}  # Value.n -> mask of registers it may not have
+        self.wishes = {}     # Value.n -> {register: how much it would save}
+        self.cost = {}       # Value.n -> what spilling it costs
+        self.copies = []     # (weight, n, n)
+        self.alias = {}
+        self._build(weight)
+
+    def _build(self, weight):
+        function = self.function
+        adjacent, forbidden, cost, wishes = self.adjacent, self.forbidden, self.cost, self.wishes
+        live_out = liveness(function.blocks)
+        crossing = 0
+
+        def node(n):
+            if n not in adjacent:
+                adjacent[n], forbidden[n], cost[n], wishes[n] = set(), 0, 0, {}
+
+        def interfere(n, others):
+            neighbours = adjacent[n]
+            for other in others:
+                if other != n and other not in neighbours:
+                    neighbours.add(other)
+                    adjacent[other].add(n)
+
+        def wish(value, register, amount):
+            mine = wishes[value.n]
+            mine[register] = mine.get(register, 0) + amount
+
+        for block in function.blocks:
+            often = weight[block]
+            live = set(bits(live_out[block]))
+            for n in live:
+                node(n)
+            for op in reversed(block.ops):
+                kind, dst, args = op.kind, op.dst, op.args
+                uses = [arg for arg in args if type(arg) is Value]
+                for value in uses:
+                    node(value.n)
+                    cost[value.n] += often
+                if dst is not None:
+                    n = dst.n
+                    node(n)
+                    cost[n] += often
+                    live.discard(n)
+                    source = args[0].n if kind == "copy" and type(args[0]) is Value else None
+                    if source is None:
+                        interfere(n, live)
+                    else:
+                        if source != n:
+                            self.copies.append((often, n, source))
+                            interfere(n, live - {source})
+                    if kind == "compare":
+                        # It is set before the operands are compared.
+                        interfere(n, [value.n for value in uses])
+                if kind == "call":
+                    mask = 0
+                    for n in live:
+                        forbidden[n] |= CLOBBERED
+                    if dst is not None:
+                        wish(dst, 0, often)
+                    for register, arg in enumerate(args, 1):
+                        if type(arg) is Value:
+                            wish(arg, register, often)
+                elif kind == "ret":
+                    if type(args[0]) is Value:
+                        wish(args[0], 0, often)
+                elif kind == "atomic" and op.info[0] == "cmpxchg":
+                    for n in live:
+                        forbidden[n] |= 1
+                    for arg in (args[0], args[2]):
+                        if type(arg) is Value:
+                            forbidden[arg.n] |= 1
+                    wish(dst, 0, often)
+                    if type(args[1]) is Value:
+                        wish(args[1], 0, often)
+                for value in uses:
+                    live.add(value.n)
+        parameters = [value.n for value in function.params]
+        for register, value in enumerate(function.params, 1):
+            if value.n in adjacent:
+                wish(value, register, weight[function.blocks[0]])
+                cost[value.n] += 1
+                interfere(value.n, [n for n in parameters if n in adjacent])
+
+    def find(self, n):
+        alias = self.alias
+        while n in alias:
+            n = alias[n]
+        return n
+
+    def coalesce(self):
+        """Gives both ends of a copy one node where nothing keeps them apart."""
+        adjacent = self.adjacent
+        self.copies.sort(key=lambda copy: -copy[0])
+        for _, a, b in self.copies:
+            a, b = self.find(a), self.find(b)
+            if a == b or b in adjacent[a]:
+                continue
+            if len(adjacent[a]) < len(adjacent[b]):
+                a, b = b, a
+            forbidden = self.forbidden[a] | self.forbidden[b]
+            if not self._safe(a, b, forbidden):
+                continue
+            self.alias[b] = a
+            neighbours = adjacent.pop(b)
+            for other in neighbours:
+                adjacent[other].discard(b)
+                adjacent[other].add(a)
+            adjacent[a] |= neighbours
+            self.forbidden[a] = forbidden
+            self.cost[a] += self.cost.pop(b)
+            for register, amount in self.wishes.pop(b).items():
+                self.wishes[a][register] = self.wishes[a].get(register, 0) + amount
+
+    def _safe(self, a, b, forbidden):
+        """Briggs: the joined node has fewer hard-to-colour neighbours than registers."""
+        available = _POPCOUNT[REGISTERS & ~forbidden]
+        adjacent, hard = self.adjacent, 0
+        for n in adjacent[a] | adjacent[b]:
+            degree = len(adjacent[n]) - (n in adjacent[a] and n in adjacent[b])
+            if degree >= _POPCOUNT[REGISTERS & ~self.forbidden[n]]:
+                hard += 1
+                if hard >= available:
+                    return False
+        return True
+
+    def colour(self):
+        """Chooses registers; returns the Value numbers (of all coalesced ones) that got none."""
+        adjacent, forbidden = self.adjacent, self.forbidden
+        degree = {n: len(neighbours) for n, neighbours in adjacent.items()}
+        room = {n: _POPCOUNT[REGISTERS & ~forbidden[n]] for n in adjacent}
+        easy = [n for n in adjacent if degree[n] < room[n]]
+        hard = {n for n in adjacent if degree[n] >= room[n]}
+        order, removed = [], set()
+        while easy or hard:
+            if easy:
+                n = easy.pop()
+            else:
+                n = min(hard, key=self._spill_price(degree))
+                hard.discard(n)
+            removed.add(n)
+            order.append(n)
+            for other in adjacent[n]:
+                if other not in removed:
+                    degree[other] -= 1
+                    if degree[other] == room[other] - 1 and other in hard:
+                        hard.discard(other)
+                        easy.append(other)
+        self.register = register = {}
+        partners = {}
+        for amount, a, b in self.copies:
+            a, b = self.find(a), self.find(b)
+            if a != b:
+                partners.setdefault(a, []).append((amount, b))
+                partners.setdefault(b, []).append((amount, a))
+        failed = []
+        for n in reversed(order):
+            taken = forbidden[n]
+            dislikes = {}
+            for other in adjacent[n]:
+                if other in register:
+                    taken |= 1 << register[other]
+                else:
+                    for wanted, amount in self.wishes[other].items():
+                        dislikes[wanted] = dislikes.get(wanted, 0) + amount
+            if taken & REGISTERS == REGISTERS:
+                failed.append(n)
+                continue
+            likes = self.wishes[n]
+            for amount, other in partners.get(n, ()):
+                if other in register:
+                    likes[register[other]] = likes.get(register[other], 0) + amount
+                else:
+                    for wanted, more in self.wishes[other].items():
+                        likes[wanted] = likes.get(wanted, 0) + min(amount, more)
+            best = None
+            for candidate in _PREFERENCE:
+                if not taken >> candidate & 1:
+                    price = 2 * dislikes.get(candidate, 0) - 3 * likes.get(candidate, 0)
+                    if best is None or price < lowest:
+                        best, lowest = candidate, price
+            register[n] = best
+        if not failed:
+            return []
+        failed = set(failed)
+        members = {}
+        for n in self.alias:
+            members.setdefault(self.find(n), []).append(n)
+        return [(n, members.get(n, [])) for n in failed]
+
+    def _spill_price(self, degree):
+        cost, unspillable = self.cost, self.unspillable
+
+        def price(n):
+            return (n in unspillable, cost[n] / (degree[n] + 1))
+        return price
+
+    def registers(self):
+        result = dict(self.register)
+        for n in self.alias:
+            result[n] = self.register[self.find(n)]
+        return result
+
+
+# Those that calls do not clobber last: a Value that does not need them leaves them to those that do.
+_PREFERENCE = (1, 2, 3, 4, 5, 0, 6, 7, 8, 9)
+
+
+def _spill(function, spilled):
+    """Puts the given nodes on the stack; returns the numbers of the short-lived Values this made."""
+    home, constant = {}, {}
+    definitions = {}
+    wanted = {n for node, members in spilled for n in (node, *members)}
+    for block in function.blocks:
+        for op in block.ops:
+            if op.dst is not None and op.dst.n in wanted:
+                definitions.setdefault(op.dst.n, []).append(op)
+    for node, members in spilled:
+        family = (node, *members)
+        sources = {op.args for n in family for op in definitions.get(n, ())
+                   if not (op.kind == "copy" and type(op.args[0]) is Value and op.args[0].n in family)}
+        kinds = {op.kind for n in family for op in definitions.get(n, ())}
+        if kinds == {"copy"} and len(sources) == 1 and type(next(iter(sources))[0]) is not Value:
+            for n in family:
+                constant[n] = next(iter(sources))[0]
+        else:
+            slot = SpillSlot(len(function.slots), 8, 8)
+            function.slots.append(slot)
+            for n in family:
+                home[n] = ("spill", slot, 0)
+    made = set()
+
+    def fresh():
+        value = function.variable()
+        made.add(value.n)
+        return value
+
+    for number, block in enumerate(function.blocks):
+        out = []
+        if number == 0:
+            for i, value in enumerate(function.params):
+                if value.n in home:
+                    function.params[i] = arrived = fresh()
+                    out.append(Op("spill", None, (home[value.n], arrived), None, None))
+        for op in block.ops:
+            dst, args = op.dst, op.args
+            two_address = op.kind in ("alu", "neg", "swap") or op.kind == "atomic" and op.info[3]
+            replaced = {}
+            new_args = []
+            for position, arg in enumerate(args):
+                if type(arg) is Value and (arg.n in home or arg.n in constant):
+                    symbol = home.get(arg.n, constant.get(arg.n))
+                    # Calls, copies and ret take it from where it is; the rest needs a register.
+                    if op.kind in ("call", "copy", "ret"):
+                        arg = symbol
+                    else:
+                        if arg.n not in replaced:
+                            replaced[arg.n] = fresh()
+                            out.append(Op("copy", replaced[arg.n], (symbol,), None, op.span))
+                        arg = replaced[arg.n]
+                new_args.append(arg)
+            if dst is not None and dst.n in constant:
+                continue
+            after = None
+            if dst is not None and dst.n in home:
+                symbol = home[dst.n]
+                if op.kind == "copy" and new_args[0] == symbol:
+                    continue
+                if op.kind == "copy" and type(new_args[0]) is Value:
+                    out.append(Op("spill", None, (symbol, new_args[0]), None, op.span))
+                    continue
+                dst = replaced.get(dst.n) if two_address else None
+                if dst is None:
+                    dst = fresh()
+                after = Op("spill", None, (symbol, dst), None, op.span)
+            out.append(Op(op.kind, dst, tuple(new_args), op.info, op.span))
+            if after:
+                out.append(after)
+        block.ops = out
+    return made
