@@ -1,0 +1,63 @@
+"""C structures as named fields over `struct`: the few lines of ctypes.Structure that bpf_attr needs.
+
+A Layout is written as C declarations without the semicolons: "u32 map_type, u64 key, s32 fd,
+char[16] name". Fields are placed by the C rules (natural alignment, which is that of every 64-bit
+ABI of Linux); "a|b" gives the members of a union that start at one place the same slot.
+"""
+
+import struct
+
+_TYPES = {
+    "u8": ("B", 1), "u16": ("H", 2), "u32": ("I", 4), "s32": ("i", 4), "u64": ("Q", 8), "s64": ("q", 8),
+}
+
+
+class Layout:
+    __slots__ = ("size", "fields")
+
+    def __init__(self, text):
+        offset = 0
+        self.fields = {}
+        for declaration in text.split(","):
+            kind, names = declaration.split()
+            if kind.startswith("char["):
+                length = int(kind[5:-1])
+                form, size, align = "%ds" % length, length, 1
+            else:
+                form, size = _TYPES[kind]
+                align = size
+            offset = (offset + align - 1) & -align
+            slot = (offset, struct.Struct("=" + form))
+            for name in names.split("|"):
+                self.fields[name] = slot
+            offset += size
+        self.size = (offset + 7) & -8
+
+    def pack(self, **values):
+        """A zeroed bytearray of `size` bytes with these fields set."""
+        buffer = bytearray(self.size)
+        fields = self.fields
+        for name, value in values.items():
+            if value:
+                offset, form = fields[name]
+                form.pack_into(buffer, offset, value)
+            elif name not in fields:
+                raise KeyError(name)
+        return buffer
+
+    def get(self, buffer, name):
+        offset, form = self.fields[name]
+        return form.unpack_from(buffer, offset)[0]
+
+    def set(self, buffer, name, value):
+        offset, form = self.fields[name]
+        form.pack_into(buffer, offset, value)
+
+    def unpack(self, buffer):
+        """{field: value} of all fields that lie within the buffer; char arrays are cut at the NUL."""
+        values = {}
+        for name, (offset, form) in self.fields.items():
+            if offset + form.size <= len(buffer):
+                value = form.unpack_from(buffer, offset)[0]
+                values[name] = value
+        return values

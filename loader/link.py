@@ -1,0 +1,289 @@
+"""Links: what holds a program attached. Closing one detaches, however the process ends.
+
+bpf(2) BPF_LINK_CREATE and BPF_RAW_TRACEPOINT_OPEN, perf_event_open(2) PERF_EVENT_IOC_SET_BPF.
+One function a kind of link.
+"""
+
+import errno
+import os
+import struct
+
+from . import syscalls
+from .errors import KernelError, refused, since
+from .kobject import KernelObject, fd_of
+from .syscalls import address
+from .uapi import (ATTACH_TYPES, F_KPROBE_MULTI_RETURN, F_UPROBE_MULTI_PATH_FD, F_UPROBE_MULTI_RETURN,
+                   number)
+
+_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, 524)
+
+
+class Link(KernelObject):
+    """One attachment. `kind` is the kernel's name of it."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, fd, kind):
+        super().__init__(fd)
+        self.kind = kind
+
+
+class PerfLink(Link):
+    """A program on a perf event, which it owns: by a BPF link, or (fd is the event's) by ioctl."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, fd, event):
+        super().__init__(fd, "perf_event")
+        self.event = event
+
+    def close(self):
+        super().close()
+        self.event.close()
+
+    def _forget(self):
+        KernelObject.close(self)
+        KernelObject.close(self.event)
+
+    def __del__(self):
+        # Links may outnumber what is reasonable to close quietly; order matters, so say it.
+        try:
+            self.close()
+        except (AttributeError, TypeError, OSError):
+            pass
+
+
+class IoctlLink(PerfLink):
+    """Before 5.15: the event's own descriptor holds the program, and there is no link."""
+
+    __slots__ = ()
+
+    def __init__(self, event):
+        super().__init__(-1, event)
+
+    def fileno(self):
+        return self.event.fileno()
+
+    @property
+    def closed(self):
+        return self.event.closed
+
+
+class LinkGroup:
+    """Several links as one. They close in parallel: the kernel takes about a sixth of a second to be
+    rid of one probe, because it waits until no CPU can be in it."""
+
+    __slots__ = ("links",)
+    kind = "group"
+
+    def __init__(self, links=()):
+        self.links = list(links)
+
+    def add(self, link):
+        self.links.append(link)
+
+    def __len__(self):
+        return len(self.links)
+
+    def close(self):
+        links, self.links = self.links, []
+        close_all(links)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def close_all(objects):
+    """Closes objects, in threads when there are many. All are closed even when one fails."""
+    objects = list(objects)
+    if len(objects) < 4:
+        for item in objects:
+            item.close()
+        return
+    import threading
+    threads = min(len(objects), 64)
+    workers = [threading.Thread(target=lambda part: [item.close() for item in part],
+                                args=(objects[start::threads],)) for start in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _u64s(values):
+    return bytearray(struct.pack("=%dQ" % len(values), *values))
+
+
+def attach_perf_event(program, event, cookie=None):
+    """A kprobe, tracepoint or perf_event program on an open PerfEvent, which the Link then owns.
+
+    By a BPF link on 5.15+, else by ioctl. A cookie (bpf_get_attach_cookie) needs the link.
+    """
+    try:
+        fd = syscalls.link_create("plain", prog_fd=program.fileno(), target_fd=event.fileno(),
+                                  attach_type=ATTACH_TYPES["perf_event"], bpf_cookie=cookie or 0)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED or not since((5, 15), ""):
+            from .perf import _set_bpf_text
+            raise KernelError("attach to %s" % event.what, error.errno, _set_bpf_text(error.errno)
+                              ) from None
+        if cookie:
+            raise KernelError("attach to %s" % event.what, error.errno,
+                              since((5, 15), "an attach cookie")) from None
+        event.set_bpf(program)
+        event.enable()
+        return IoctlLink(event)
+    return PerfLink(fd, event)
+
+
+def attach_raw_tracepoint(program, name="", cookie=None):
+    """A raw_tracepoint program on the tracepoint with this name (no group). A cookie needs 6.10+."""
+    text = bytearray(name.encode() + b"\0") if name else bytearray()
+    try:
+        fd = syscalls.bpf("raw_tracepoint_open", name=address(text), prog_fd=program.fileno(),
+                          cookie=cookie or 0)
+    except OSError as error:
+        raise refused("attach to raw tracepoint %s" % name, error, "trace", invalid={
+            errno.ENOENT: "the kernel has no tracepoint of that name",
+            errno.EINVAL: since((6, 10), "a cookie") if cookie else "",
+        }.get(error.errno, "")) from None
+    return Link(fd, "raw_tracepoint")
+
+
+def attach_tracing(program, cookie=None):
+    """A tracing, lsm or ext program to what it was loaded for (fentry, fexit, fmod_ret, tp_btf, lsm).
+    A cookie needs 5.19+."""
+    if not cookie:
+        try:
+            return Link(syscalls.bpf("raw_tracepoint_open", prog_fd=program.fileno()), "tracing")
+        except OSError as error:
+            raise refused("attach of program %s" % program.name, error, "trace") from None
+    try:
+        fd = syscalls.link_create("tracing", prog_fd=program.fileno(), cookie=cookie)
+    except OSError as error:
+        raise refused("attach of program %s" % program.name, error, "trace",
+                      invalid=since((5, 19), "a cookie of a tracing program")) from None
+    return Link(fd, "tracing")
+
+
+def attach_iter(program, info=b"", flags=0):
+    """A tracing/iter program to its iterator (5.8+); `info` is a union bpf_iter_link_info. Each
+    iter_open() of the link is one run of it."""
+    buffer = bytearray(info)
+    try:
+        fd = syscalls.link_create("iter", prog_fd=program.fileno(), flags=flags,
+                                  attach_type=ATTACH_TYPES["trace_iter"], iter_info=address(buffer),
+                                  iter_info_len=len(info))
+    except OSError as error:
+        raise refused("attach of iterator %s" % program.name, error, "trace",
+                      invalid=since((5, 8), "a BPF iterator")) from None
+    return Link(fd, "iter")
+
+
+def iter_open(link):
+    """A descriptor to read the output of an iterator from (the caller closes it)."""
+    try:
+        return syscalls.bpf("iter_create", link_fd=link.fileno())
+    except OSError as error:
+        raise refused("start of iterator", error, "trace") from None
+
+
+def attach_kprobe_multi(program, symbols=None, addresses=None, cookies=None, retprobe=False,
+                        session=False):
+    """One kprobe program on many kernel functions (5.18+, x86_64 and arm64), by names or addresses,
+    with one cookie each if given. The program's expected_attach_type must be trace_kprobe_multi, or
+    trace_kprobe_session for session=True (6.10+; runs on entry and return)."""
+    targets = symbols if addresses is None else addresses
+    call = "attach of kprobe program to %d functions" % len(targets)
+    if cookies is not None and len(cookies) != len(targets):
+        raise ValueError("one cookie for each function, please")
+    buffers, symbols_at, addresses_at, cookies_at = [], 0, 0, 0
+    if addresses is not None:
+        buffers.append(_u64s(addresses))
+        addresses_at = address(buffers[-1])
+    else:
+        names = [name.encode() + b"\0" for name in symbols]
+        text, at, where = bytearray(b"".join(names)), 0, []
+        base = address(text)
+        for name in names:
+            where.append(base + at)
+            at += len(name)
+        buffers += [text, _u64s(where)]
+        symbols_at = address(buffers[-1])
+    if cookies is not None:
+        buffers.append(_u64s(cookies))
+        cookies_at = address(buffers[-1])
+    attach_type = "trace_kprobe_session" if session else "trace_kprobe_multi"
+    try:
+        fd = syscalls.link_create(
+            "kprobe_multi", prog_fd=program.fileno(), attach_type=ATTACH_TYPES[attach_type],
+            multi_flags=F_KPROBE_MULTI_RETURN if retprobe else 0, cnt=len(targets), syms=symbols_at,
+            addrs=addresses_at, cookies=cookies_at)
+    except OSError as error:
+        raise refused(call, error, "trace", invalid={
+            errno.ESRCH: "one of them is not a function that can be traced, or is ambiguous",
+            errno.EOPNOTSUPP: "the kernel is built without CONFIG_FPROBE",
+        }.get(error.errno, since((6, 10) if session else (5, 18), "a %s link" % (
+            "kprobe session" if session else "kprobe_multi")))) from None
+    return Link(fd, "kprobe_multi")
+
+
+def attach_uprobe_multi(program, path, offsets, ref_ctr_offsets=None, cookies=None, pid=0,
+                        retprobe=False, session=False, path_fd=None):
+    """One kprobe program at many file offsets of one binary (6.6+), for one process or (pid 0) all.
+
+    ref_ctr_offsets: file offsets of USDT semaphores (0: none), cookies: u64s; one for each offset if
+    given. path_fd: a descriptor of the binary's file instead of its path (6.13+). The program's
+    expected_attach_type must be trace_uprobe_multi, or trace_uprobe_session for session=True (6.13+).
+    """
+    name = bytearray((path if isinstance(path, bytes)
+                      else str(path).encode("utf-8", "surrogateescape")) + b"\0")
+    call = "attach of uprobe program to %d places in %s" % (len(offsets), path)
+    buffers = [_u64s(offsets)]
+    where = []
+    for values in (ref_ctr_offsets, cookies):
+        if values is None:
+            where.append(0)
+            continue
+        if len(values) != len(offsets):
+            raise ValueError("one ref_ctr_offset and cookie for each offset, please")
+        buffers.append(_u64s(values))
+        where.append(address(buffers[-1]))
+    flags = (F_UPROBE_MULTI_RETURN if retprobe else 0) | (
+        F_UPROBE_MULTI_PATH_FD if path_fd is not None else 0)
+    attach_type = "trace_uprobe_session" if session else "trace_uprobe_multi"
+    try:
+        fd = syscalls.link_create(
+            "uprobe_multi", prog_fd=program.fileno(), attach_type=ATTACH_TYPES[attach_type],
+            path=0 if path_fd is not None else address(name), offsets=address(buffers[0]),
+            ref_ctr_offsets=where[0], cookies=where[1], cnt=len(offsets), multi_flags=flags, pid=pid,
+            path_fd=path_fd if path_fd is not None else 0)
+    except OSError as error:
+        raise refused(call, error, "trace", invalid={
+            errno.ENOENT: "there is no such file",
+            errno.ESRCH: "there is no process %d" % pid,
+            errno.EBADF: "that is no regular file",
+        }.get(error.errno, since((6, 13) if session or path_fd is not None else (6, 6),
+                                 "such a uprobe_multi link"))) from None
+    return Link(fd, "uprobe_multi")
+
+
+def attach_target(program, target, attach_type, flags=0):
+    """A program on a cgroup (directory descriptor, 5.7+), network namespace (descriptor, 5.8+) or
+    network interface (index; xdp 5.9+): attach_type by name."""
+    try:
+        fd = syscalls.link_create("plain", prog_fd=program.fileno(), target_fd=fd_of(target),
+                                  attach_type=number(ATTACH_TYPES, attach_type, "attach type"),
+                                  flags=flags)
+    except OSError as error:
+        raise refused("attach of program %s as %s" % (program.name, attach_type), error, "net",
+                      invalid=since((5, 9), "this link")) from None
+    return Link(fd, attach_type)
+
+
+def open_path(path):
+    """A close-on-exec descriptor of a cgroup directory or a namespace file."""
+    return KernelObject(os.open(path, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,0 +1,491 @@
+"""BPF maps as raw bytes: create, element and batch operations, iteration that ends.
+
+bpf(2) BPF_MAP_*. `Map.create` returns the subclass that fits the kind; keys and values are bytes of
+exactly key_size and value_size. A value of a per-CPU map is a list of bytes, one for each possible
+CPU in its order. Where an element is a kernel object (perf_event_array, prog_array, map-in-map, ...)
+values may be given as that object.
+"""
+
+import errno
+import struct
+from types import SimpleNamespace
+
+from . import kernel, syscalls
+from .errors import KernelError, explain, refused, since
+from .kobject import KernelObject, fd_of
+from .program import object_name
+from .syscalls import ATTR, address, bpf_raw
+from .uapi import ANY, F_NUMA_NODE, MAP_TYPES, name_of, number
+
+# First version of map types that a supported kernel (5.4+) may lack.
+SINCE = {"struct_ops": (5, 6), "ringbuf": (5, 8), "inode_storage": (5, 10), "task_storage": (5, 11),
+         "bloom_filter": (5, 16), "user_ringbuf": (6, 1), "cgrp_storage": (6, 2), "arena": (6, 9),
+         "insn_array": (6, 19), "rhash": (7, 1), "devmap_hash": (5, 4)}
+_NET = {"devmap", "devmap_hash", "sockmap", "sockhash", "cpumap", "xskmap", "reuseport_sockarray"}
+
+_BATCH = 4096                 # elements a batch call
+_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, 524}
+
+_ELEM = struct.Struct("=I4xQQQ")
+
+
+class Map(KernelObject):
+    """Any map. Errors are KernelErrors; a key that is not there is None or False, not an error."""
+
+    __slots__ = ("type", "key_size", "value_size", "max_entries", "name", "flags", "_batches")
+
+    def __init__(self, fd, type, key_size, value_size, max_entries, name="", flags=0):
+        super().__init__(fd)
+        self.type, self.key_size, self.value_size = type, key_size, value_size
+        self.max_entries, self.name, self.flags = max_entries, name, flags
+        self._batches = True      # until the kernel says otherwise
+
+    @staticmethod
+    def create(type, key_size, value_size, max_entries, *, name="", flags=0, inner_map=None,
+               numa_node=None, btf=None, btf_key_type_id=0, btf_value_type_id=0,
+               btf_vmlinux_value_type_id=0, map_extra=0, ifindex=0):
+        """Makes a map -> Map of the class that fits the type (a name of MAP_TYPES).
+
+        Sizes in bytes, max_entries in elements (ring buffers: bytes, a power of two and pages).
+        A perf_event_array with max_entries 0 gets one element for each possible CPU.
+        """
+        type_number = number(MAP_TYPES, type, "map type")
+        if type == "perf_event_array" and not max_entries:
+            max_entries = max(kernel.possible_cpus()) + 1
+        if numa_node is not None:
+            flags |= F_NUMA_NODE
+        fields = dict(
+            map_type=type_number, key_size=key_size, value_size=value_size, max_entries=max_entries,
+            map_flags=flags, map_name=object_name(name), numa_node=numa_node or 0,
+            inner_map_fd=fd_of(inner_map) if inner_map is not None else 0, map_ifindex=ifindex,
+            btf_fd=fd_of(btf) if btf is not None else 0, btf_key_type_id=btf_key_type_id,
+            btf_value_type_id=btf_value_type_id, map_extra=map_extra,
+            btf_vmlinux_value_type_id=btf_vmlinux_value_type_id)
+        call = "creation of %s map%s" % (type, " " + name if name else "")
+        try:
+            fd = _create(fields)
+        except OSError as error:
+            raise _creation_refused(call, error, type, key_size, value_size, max_entries) from None
+        return class_of(type)(fd, type, key_size, value_size, max_entries, name, flags)
+
+    @staticmethod
+    def from_fd(fd):
+        """The Map for a descriptor of one, which it then owns."""
+        info = _info(fd)
+        return class_of(info.type)(fd, info.type, info.key_size, info.value_size, info.max_entries,
+                                   info.name, info.map_flags)
+
+    def info(self):
+        """struct bpf_map_info as a namespace (id, type, name, ...)."""
+        return _info(self.fileno())
+
+    def __repr__(self):
+        return "<%s %s %s fd=%d>" % (type(self).__name__, self.type, self.name, self.fd)
+
+    # -- elements --
+
+    def _elem(self, command, key=0, value=0, flags=0):
+        attr = bytearray(_ELEM.pack(self.fileno(), key, value, flags))
+        return bpf_raw(command, attr)
+
+    def _refused(self, what, error):
+        return refused("%s in %s map %s" % (what, self.type, self.name), error, "bpf", invalid={
+            errno.E2BIG: "the map is full (max_entries %d) or the key is out of range"
+                         % self.max_entries,
+            errno.ENOMEM: "no memory for the element",
+        }.get(error.errno, "this kind of map has no such operation"
+              if error.errno in (errno.ENOTSUP, 524) else ""))
+
+    def _key(self, key):
+        if len(key) != self.key_size:
+            raise ValueError("a key of map %s is %d bytes, not %d" %
+                             (self.name, self.key_size, len(key)))
+        return bytearray(key)
+
+    def _wire_size(self):
+        """Bytes of one value as the system call has it."""
+        return self.value_size
+
+    def _decode(self, data):
+        return bytes(data)
+
+    def _encode(self, value):
+        if len(value) != self.value_size:
+            raise ValueError("a value of map %s is %d bytes, not %d" %
+                             (self.name, self.value_size, len(value)))
+        return bytearray(value)
+
+    def lookup(self, key, flags=0):
+        """The value, or None when the key is not there."""
+        return self._lookup("map_lookup_elem", key, flags)
+
+    def _lookup(self, command, key, flags):
+        key, value = self._key(key), bytearray(self._wire_size())
+        try:
+            self._elem(command, address(key), address(value), flags)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise self._refused(command[4:-5].replace("_", " "), error) from None
+        return self._decode(value)
+
+    def lookup_and_delete(self, key, flags=0):
+        """Takes an element out (hash maps: 5.14+); None when it is not there."""
+        return self._lookup("map_lookup_and_delete_elem", key, flags)
+
+    def update(self, key, value, flags=ANY):
+        """Sets an element. flags: uapi.ANY, NOEXIST (False when it exists), EXIST (False when not)."""
+        key, value = self._key(key), self._encode(value)
+        try:
+            self._elem("map_update_elem", address(key), address(value), flags)
+        except OSError as error:
+            if flags & 3 and error.errno in (errno.EEXIST, errno.ENOENT):
+                return False
+            raise self._refused("update", error) from None
+        return True
+
+    def delete(self, key):
+        """Removes an element; False when it was not there."""
+        key = self._key(key)
+        try:
+            self._elem("map_delete_elem", address(key))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise self._refused("delete", error) from None
+        return True
+
+    # -- iteration --
+
+    def next_key(self, key=None):
+        """The key after this one (the first, when None or when the key is gone); None at the end."""
+        following = bytearray(self.key_size)
+        before = bytearray(0) if key is None else self._key(key)
+        try:
+            self._elem("map_get_next_key", address(before), address(following))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise self._refused("get next key", error) from None
+        return bytes(following)
+
+    def keys(self):
+        """Each key once, without ever going round for ever.
+
+        When another deletes the key that the walk stands on, the kernel starts again at the first
+        one. Keys already seen are then passed over, and the number of steps is bounded, so that
+        a writer that keeps inserting and deleting cannot hold the walk.
+        """
+        seen = set()
+        key = self.next_key()
+        steps = 4 * self.max_entries + 1024
+        while key is not None and steps:
+            steps -= 1
+            following = self.next_key(key)   # before the caller may delete this key
+            if key not in seen:
+                seen.add(key)
+                yield key
+            key = following
+
+    def items(self):
+        """(key, value) of every element. Elements that come or go meanwhile may or may not be seen;
+        no key is given twice."""
+        if self._batches:
+            done = False
+            for pair in self._batch_items("map_lookup_batch"):
+                done = True
+                yield pair
+            if done or self._batches:
+                return
+        for key in self.keys():
+            value = self.lookup(key)
+            if value is not None:
+                yield key, value
+
+    def values(self):
+        for _, value in self.items():
+            yield value
+
+    def __iter__(self):
+        return self.keys()
+
+    def __contains__(self, key):
+        return self.lookup(key) is not None
+
+    def drain(self):
+        """(key, value) of every element, each taken out of the map as it is read (hash maps)."""
+        if self._batches:
+            done = False
+            for pair in self._batch_items("map_lookup_and_delete_batch"):
+                done = True
+                yield pair
+            if done or self._batches:
+                return
+        for key in list(self.keys()):
+            value = self.lookup(key)
+            if value is not None and self.delete(key):
+                yield key, value
+
+    def _batch_items(self, command):
+        """Elements by batches (5.6+); sets _batches to False when the kernel has none for this map."""
+        count = min(self.max_entries, _BATCH) or 1
+        layout = ATTR["batch"]
+        # The cursor is a u32 for hash and array maps and a key for others.
+        cursor, following = bytearray(max(self.key_size, 8)), bytearray(max(self.key_size, 8))
+        wire, first = self._wire_size(), True
+        key_size, decode = self.key_size, self._decode
+        while True:
+            keys, values = bytearray(count * key_size), bytearray(count * wire)
+            attr = layout.pack(in_batch=0 if first else address(cursor), out_batch=address(following),
+                               keys=address(keys), values=address(values), count=count,
+                               map_fd=self.fileno())
+            code = 0
+            try:
+                bpf_raw(command, attr)
+            except OSError as error:
+                code = error.errno
+            got = layout.get(attr, "count")
+            if code == errno.ENOSPC:      # a bucket holds more than count elements
+                count *= 2
+                continue
+            if code and code != errno.ENOENT:
+                if first and code in _UNSUPPORTED:
+                    self._batches = False
+                    return
+                raise self._refused(command[4:].replace("_", " "), OSError(code, ""))
+            if code == errno.ENOENT and got > count:
+                got = 0
+            for index in range(got):
+                yield (bytes(keys[index * key_size:(index + 1) * key_size]),
+                       decode(values[index * wire:(index + 1) * wire]))
+            if code == errno.ENOENT:
+                return
+            cursor, following, first = following, cursor, False
+
+    def update_batch(self, items, flags=ANY):
+        """Sets many elements (pairs of key and value), by batches where the kernel can."""
+        items = list(items.items() if isinstance(items, dict) else items)
+        if self._batches:
+            for start in range(0, len(items), _BATCH):
+                part = items[start:start + _BATCH]
+                keys = bytearray(b"".join([self._key(key) for key, _ in part]))
+                values = bytearray(b"".join([self._encode(value) for _, value in part]))
+                if not self._batch("map_update_batch", len(part), keys, values, flags):
+                    break
+            else:
+                return
+            items = items[start:]
+        for key, value in items:
+            self.update(key, value, flags)
+
+    def delete_batch(self, keys):
+        """Removes many elements; those that are not there are passed over."""
+        keys = list(keys)
+        start = 0
+        while self._batches and start < len(keys):
+            part = keys[start:start + _BATCH]
+            buffer = bytearray(b"".join([self._key(key) for key in part]))
+            done = self._batch("map_delete_batch", len(part), buffer, None, 0)
+            if done is False:
+                break
+            # It stops at the first key that is not there.
+            start += len(part) if done == len(part) else done + 1
+        for key in keys[start:]:
+            self.delete(key)
+
+    def _batch(self, command, count, keys, values, flags):
+        """Elements done, or False when the kernel cannot batch on this map."""
+        layout = ATTR["batch"]
+        attr = layout.pack(keys=address(keys), values=address(values) if values else 0, count=count,
+                           map_fd=self.fileno(), elem_flags=flags)
+        try:
+            bpf_raw(command, attr)
+        except OSError as error:
+            done = layout.get(attr, "count")
+            if error.errno in _UNSUPPORTED and done in (0, count):
+                self._batches = False
+                return False
+            if error.errno == errno.ENOENT and command == "map_delete_batch":
+                return done
+            raise self._refused(command[4:].replace("_", " "), error) from None
+        return layout.get(attr, "count")
+
+    def clear(self):
+        """Removes every element (array maps: sets all to zero)."""
+        for _ in range(8):     # others may insert meanwhile: as good as once, but try
+            keys = list(self.keys())
+            if not keys:
+                return
+            self.delete_batch(keys)
+
+    def freeze(self):
+        """No more writes by system call (5.2+)."""
+        try:
+            self._elem("map_freeze")
+        except OSError as error:
+            raise self._refused("freeze", error) from None
+
+
+class PerCpuValues:
+    """A value is a list of bytes, one for each possible CPU, each padded to 8 bytes on the wire."""
+
+    __slots__ = ()
+
+    def _wire_size(self):
+        return (self.value_size + 7 & -8) * len(kernel._possible())
+
+    def _decode(self, data):
+        step = self.value_size + 7 & -8
+        size = self.value_size
+        return [bytes(data[at:at + size]) for at in range(0, len(data), step)]
+
+    def _encode(self, value):
+        """A list with one entry a CPU, or bytes that every CPU gets."""
+        cpus = len(kernel._possible())
+        if isinstance(value, (bytes, bytearray)):
+            value = [value] * cpus
+        if len(value) != cpus:
+            raise ValueError("map %s takes %d values, one a CPU, not %d" %
+                             (self.name, cpus, len(value)))
+        pad = bytes((self.value_size + 7 & -8) - self.value_size)
+        return bytearray(b"".join([bytes(Map._encode(self, item)) + pad for item in value]))
+
+
+class ArrayMap(Map):
+    """Keys are u32 indexes; every element exists and none can be deleted."""
+
+    __slots__ = ()
+
+    def keys(self):
+        for index in range(self.max_entries):
+            yield struct.pack("=I", index)
+
+    def clear(self):
+        zero = bytes(self.value_size)
+        self.update_batch([(key, zero) for key in self.keys()])
+
+
+class HashMap(Map):
+    __slots__ = ()
+
+
+class PerCpuArrayMap(PerCpuValues, ArrayMap):
+    __slots__ = ()
+
+
+class PerCpuHashMap(PerCpuValues, HashMap):
+    __slots__ = ()
+
+
+class ObjectMap(Map):
+    """Values are kernel objects, given as descriptors or objects and read back as ids."""
+
+    __slots__ = ()
+
+    def _encode(self, value):
+        if isinstance(value, (bytes, bytearray)):
+            return Map._encode(self, value)
+        return bytearray(struct.pack("=I", fd_of(value)))
+
+    def update(self, key, value, flags=ANY):
+        """Sets an element; the key may be an integer index."""
+        return super().update(_index(key), value, flags)
+
+    def delete(self, key):
+        return super().delete(_index(key))
+
+    def lookup(self, key, flags=0):
+        return super().lookup(_index(key), flags)
+
+
+class StackTraceMap(Map):
+    """lookup(id) -> bytes of up to value_size / 8 u64 addresses, zero-padded."""
+
+    __slots__ = ()
+
+
+class RingMap(Map):
+    """A ring buffer: it has no elements; read it with RingBuffer."""
+
+    __slots__ = ()
+
+
+class QueueMap(Map):
+    """queue, stack and bloom_filter: no keys. push() adds; peek() and pop() give None when empty."""
+
+    __slots__ = ()
+
+    def push(self, value, flags=ANY):
+        value = self._encode(value)
+        try:
+            self._elem("map_update_elem", 0, address(value), flags)
+        except OSError as error:
+            raise self._refused("push", error) from None
+
+    def _take(self, command):
+        value = bytearray(self.value_size)
+        try:
+            self._elem(command, 0, address(value))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise self._refused("pop", error) from None
+        return bytes(value)
+
+    def peek(self):
+        return self._take("map_lookup_elem")
+
+    def pop(self):
+        return self._take("map_lookup_and_delete_elem")
+
+
+_CLASSES = {
+    "array": ArrayMap, "percpu_array": PerCpuArrayMap, "percpu_hash": PerCpuHashMap,
+    "lru_percpu_hash": PerCpuHashMap, "hash": HashMap, "lru_hash": HashMap, "lpm_trie": HashMap,
+    "percpu_cgroup_storage": PerCpuHashMap, "stack_trace": StackTraceMap, "ringbuf": RingMap,
+    "user_ringbuf": RingMap, "queue": QueueMap, "stack": QueueMap,
+    "perf_event_array": ObjectMap, "prog_array": ObjectMap, "cgroup_array": ObjectMap,
+    "array_of_maps": ObjectMap, "hash_of_maps": ObjectMap,
+}
+
+
+def class_of(type):
+    return _CLASSES.get(type, Map)
+
+
+def _index(key):
+    return struct.pack("=I", key) if isinstance(key, int) else key
+
+
+def _create(fields):
+    try:
+        return syscalls.bpf("map_create", **fields)
+    except OSError as error:
+        if error.errno != errno.EPERM or not kernel.charges_memlock() or not kernel.raise_memlock():
+            raise
+    return syscalls.bpf("map_create", **fields)
+
+
+def _creation_refused(call, error, type, key_size, value_size, max_entries):
+    text = since(SINCE.get(type, (0, 0)), "the map type %s" % type)
+    if error.errno == errno.ENOMEM:
+        text = "no memory for %d elements of %d + %d bytes" % (max_entries, key_size, value_size)
+    elif error.errno == errno.E2BIG and not text:
+        text = "%d elements of %d + %d bytes are more than it may hold" % (
+            max_entries, key_size, value_size)
+    elif error.errno == errno.EINVAL and not text and type in ("ringbuf", "user_ringbuf"):
+        text = "its size must be a power of two and a multiple of the page size"
+    elif error.errno == errno.EINVAL and not text:
+        text = "the kernel does not take this type with key size %d, value size %d, max_entries %d " \
+               "and these flags" % (key_size, value_size, max_entries)
+    return refused(call, error, "net" if type in _NET else "bpf", True, text)
+
+
+def _info(fd):
+    try:
+        fields = syscalls.MAP_INFO.unpack(syscalls.obj_info(fd, syscalls.MAP_INFO))
+    except OSError as error:
+        raise KernelError("info of map", error.errno, explain(error.errno)) from None
+    fields["type"] = name_of(MAP_TYPES, fields["type"])
+    fields["name"] = fields["name"].split(b"\0")[0].decode("ascii", "replace")
+    return SimpleNamespace(**fields)

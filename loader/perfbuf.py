@@ -1,0 +1,209 @@
+"""Reader of perf buffers: what bpf_perf_event_output() writes, one buffer a CPU.
+
+perf_event_open(2), "MMAP layout": a page of metadata (struct perf_event_mmap_page: data_head at byte
+1024, data_tail at 1032), then a power of two of data pages. Records of interest: PERF_RECORD_SAMPLE
+(9) with PERF_SAMPLE_RAW: header, u32 size, data; PERF_RECORD_LOST (2): header, u64 id, u64 lost.
+
+The handler is that of RingBuffer. The kernel pads a sample so that 4 + size is a multiple of 8, and
+`size` includes the padding: a record of 12 bytes has length 12, one of 13 has 20.
+"""
+
+import mmap
+import struct
+import select
+
+from . import kernel, syscalls
+from .errors import KernelError, refused
+from .perf import PerfEvent, bpf_output
+from .ringbuf import load_barrier
+
+RECORD_LOST, RECORD_SAMPLE = 2, 9
+_DATA = 12                      # bytes before the data of a sample
+_HEAD, _TAIL = 1024 // 8, 1032 // 8
+_FIRST_GUESS, _LAST_GUESS = 16, 8192
+
+
+def _run_length(words, first, stride, header, limit):
+    """As ringbuf.run_length for 64-bit header words."""
+    count, guess = 1, _FIRST_GUESS
+    pattern = struct.pack("=Q", header)
+    while count < limit:
+        guess = min(guess, limit - count)
+        start = first + count * stride
+        if words[start] != header:
+            return count
+        seen = words[start:start + (guess - 1) * stride + 1:stride].tobytes()
+        expected = pattern * guess
+        if seen != expected:
+            difference = int.from_bytes(seen, "little") ^ int.from_bytes(expected, "little")
+            return count + ((difference & -difference).bit_length() - 1 >> 6)
+        count += guess
+        guess = min(guess * 4, _LAST_GUESS)
+    return count
+
+
+class _CpuBuffer:
+    """The buffer of one CPU."""
+
+    def __init__(self, event, cpu, pages):
+        self.event, self.cpu = event, cpu
+        page = syscalls.PAGE_SIZE
+        self.size = pages * page
+        self._map = mmap.mmap(event.fileno(), page + self.size, mmap.MAP_SHARED,
+                              mmap.PROT_READ | mmap.PROT_WRITE)
+        whole = memoryview(self._map)
+        self._meta = whole[:page].cast("Q")
+        self._data = whole[page:].toreadonly()
+        self._words = self._data.cast("Q")
+        self.lost = 0
+
+    def consume(self, handler, limit=None):
+        """As PerfBuffer.consume, for this CPU."""
+        total = 0
+        end, position = self._meta[_HEAD], self._meta[_TAIL]
+        while position < end and (limit is None or total < limit):
+            load_barrier()
+            room = None if limit is None else limit - total
+            memory, runs, count, following = self._runs(position, end, room)
+            if runs:
+                handler(memory, runs)
+            position = self._meta[_TAIL] = following
+            total += count
+        return total
+
+    def _runs(self, position, end, room):
+        """(memory, runs, records, position after them): either the records up to the end of the ring
+        or one record that wraps around it, copied together."""
+        words, size = self._words, self.size
+        # Records may not reach over the end here: room is given back at each quarter besides.
+        base = position & -size
+        stop = min(end, base + size)
+        batch = min(stop, position + max(size >> 2, 1 << 16))
+        runs, total = [], 0
+        while position < batch:
+            header = words[position - base >> 3]
+            kind, stride = header & 0xffffffff, header >> 48
+            if position + stride > stop:
+                if runs or stop == end:
+                    break
+                return self._wrapped(position, stride, kind)
+            if kind == RECORD_SAMPLE:
+                limit = (stop - position) // stride
+                if room is not None:
+                    limit = min(limit, room - total)
+                    if limit <= 0:
+                        break
+                count = _run_length(words, position - base >> 3, stride >> 3, header, limit)
+                runs.append((position - base + _DATA, count, stride, stride - _DATA))
+                total += count
+                position += count * stride
+            else:
+                if kind == RECORD_LOST:
+                    self.lost += words[(position - base >> 3) + 2]
+                position += stride
+        return self._data, runs, total, position
+
+    def _wrapped(self, position, stride, kind):
+        at = position % self.size
+        first = self.size - at
+        # 12 bytes more, so that iter_unpack over a whole stride from the data on stays inside
+        copy = bytes(self._data[at:]) + bytes(self._data[:stride - first]) + bytes(_DATA)
+        if kind == RECORD_LOST:
+            self.lost += struct.unpack_from("=Q", copy, 16)[0]
+        if kind != RECORD_SAMPLE:
+            return self._data, [], 0, position + stride
+        return memoryview(copy), [(_DATA, 1, stride, stride - _DATA)], 1, position + stride
+
+    def available(self):
+        return self._meta[_HEAD] - self._meta[_TAIL]
+
+    def close(self):
+        if not self.event.closed:
+            for view in (self._words, self._data, self._meta):
+                view.release()
+            self.event.close()
+            try:
+                self._map.close()
+            except BufferError:
+                return            # a handler kept a view; the mapping goes with it
+
+
+class PerfBuffer:
+    """The consumer of a perf_event_array map: opens a buffer of `pages` pages (a power of two) on
+    every online CPU and puts them into the map.
+
+    consume() is RingBuffer's. Order is kept within a CPU. `lost` counts the records that the kernel
+    had no room for, as far as it has said so: it does with the next record that fits. wakeup_events:
+    records after which fileno() becomes readable; wakeup_watermark: bytes instead.
+    """
+
+    def __init__(self, map, pages=64, wakeup_events=1, wakeup_watermark=0):
+        if pages < 1 or pages & pages - 1:
+            raise ValueError("the size of a perf buffer is a power of two of pages, not %d" % pages)
+        self._buffers = []
+        self._poll = select.epoll()       # close-on-exec
+        try:
+            for cpu in kernel.online_cpus():
+                if cpu < map.max_entries:
+                    self._add(map, cpu, pages, bpf_output(wakeup_events, wakeup_watermark))
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, map, cpu, pages, attr):
+        event = PerfEvent.open(attr, -1, cpu)
+        try:
+            buffer = _CpuBuffer(event, cpu, pages)
+        except OSError as error:
+            event.close()
+            raise _mapping_refused(error, pages) from None
+        self._buffers.append(buffer)
+        map.update(cpu, event)
+        event.enable()
+        self._poll.register(event.fd, select.EPOLLIN)
+
+    def fileno(self):
+        return self._poll.fileno()
+
+    @property
+    def lost(self):
+        return sum(buffer.lost for buffer in self._buffers)
+
+    def lost_by_cpu(self):
+        return {buffer.cpu: buffer.lost for buffer in self._buffers}
+
+    def available(self):
+        """Bytes written and not yet consumed on all CPUs, headers included."""
+        return sum(buffer.available() for buffer in self._buffers)
+
+    def consume(self, handler, limit=None):
+        """Hands over what is in the buffers at this moment, CPU by CPU; how many records."""
+        total = 0
+        for buffer in self._buffers:
+            if limit is not None and total >= limit:
+                break
+            total += buffer.consume(handler, None if limit is None else limit - total)
+        return total
+
+    def close(self):
+        buffers, self._buffers = self._buffers, []
+        for buffer in buffers:
+            buffer.close()
+        self._poll.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def _mapping_refused(error, pages):
+    import errno
+    call = "mapping of a perf buffer of %d pages" % pages
+    if error.errno == errno.EPERM:
+        limit = kernel.sysctl("kernel.perf_event_mlock_kb")
+        return KernelError(call, error.errno, "larger than kernel.perf_event_mlock_kb (%s) and the "
+                           "locked-memory limit allow: give CAP_IPC_LOCK, raise `ulimit -l`, or use "
+                           "smaller buffers" % limit)
+    return refused(call, error, "perf")

@@ -1,0 +1,302 @@
+"""BPF programs: load, ask, test-run, dump.
+
+bpf(2) BPF_PROG_LOAD, BPF_PROG_TEST_RUN, BPF_OBJ_GET_INFO_BY_FD, BPF_ENABLE_STATS.
+"""
+
+import collections
+import errno
+import re
+import struct
+from types import SimpleNamespace
+
+from . import kernel, syscalls, verifier
+from .errors import KernelError, VerifierError, explain, refused, since
+from .kobject import KernelObject, fd_of
+from .syscalls import address
+from .uapi import (ATTACH_TYPES, PROG_TYPES, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, name_of, number)
+
+# First version of program types that a supported kernel (5.4+) may lack.
+SINCE = {"struct_ops": (5, 6), "ext": (5, 6), "lsm": (5, 7), "sk_lookup": (5, 9),
+         "syscall": (5, 14), "netfilter": (6, 4), "tracing": (5, 5)}
+_NET = {"sched_cls", "sched_act", "xdp", "cgroup_skb", "cgroup_sock", "lwt_in", "lwt_out", "lwt_xmit",
+        "sock_ops", "sk_skb", "sk_msg", "cgroup_sock_addr", "lwt_seg6local", "sk_reuseport",
+        "flow_dissector", "sk_lookup", "netfilter"}
+_TRACE = {"kprobe", "tracepoint", "perf_event", "raw_tracepoint", "raw_tracepoint_writable",
+          "tracing", "lsm", "struct_ops", "ext"}
+_LOG_FIRST, _LOG_MAX = 1 << 18, 1 << 24   # before 5.2 the kernel takes at most 16 MiB - 1
+
+TestRun = collections.namedtuple("TestRun", "retval duration data ctx")
+TestRun.__doc__ = """What BPF_PROG_TEST_RUN gave: retval (unsigned 32 bits, as the ABI has it),
+duration (ns per run), data and ctx as the program left them (bytes)."""
+
+
+def object_name(name):
+    """A name as the kernel takes it: at most 15 characters of [A-Za-z0-9_.]."""
+    return re.sub(r"[^A-Za-z0-9_.]", "_", name)[:15].encode()
+
+
+def resolve(instructions, maps):
+    """Bytes of the instructions with MapRefs replaced by the descriptors of `maps`."""
+    if isinstance(instructions, (bytes, bytearray)):
+        return bytes(instructions)
+    from rawbpf.asm import MapRef, encode
+    ready = []
+    for instruction in instructions:
+        ref = instruction.ref
+        if isinstance(ref, MapRef):
+            try:
+                fd = fd_of(maps[ref.name])
+            except KeyError:
+                raise ValueError("the program refers to the map %r, which was not given" %
+                                 ref.name) from None
+            if ref.offset is None:
+                instruction = instruction._replace(src=PSEUDO_MAP_FD, imm=fd, ref=None)
+            else:
+                instruction = instruction._replace(src=PSEUDO_MAP_VALUE, ref=None,
+                                                   imm=fd | (ref.offset & 0xffffffff) << 32)
+        ready.append(instruction)
+    return encode(ready)
+
+
+def _kern_version():
+    """LINUX_VERSION_CODE, which kprobe programs must state before 5.0."""
+    major, minor, patch = kernel.release()
+    return major << 16 | minor << 8 | min(patch, 255)
+
+
+class Program(KernelObject):
+    """A loaded program. `log` is the verifier's log when one was asked for."""
+
+    __slots__ = ("name", "type", "log")
+
+    def __init__(self, fd, type, name="", log=""):
+        super().__init__(fd)
+        self.type, self.name, self.log = type, name, log
+
+    @classmethod
+    def load(cls, type, instructions, *, name="", license="GPL", maps=None,
+             expected_attach_type=None, attach_btf_id=0, attach_prog=None, attach_btf_obj=None,
+             flags=0, ifindex=0, btf=None, func_info=(0, b""), line_info=(0, b""), fd_array=(),
+             bind_fd_array=False, log_level=0, log_size=_LOG_FIRST):
+        """Loads instructions (a list of asm.Instruction or encoded bytes).
+
+        type, expected_attach_type: names of PROG_TYPES and ATTACH_TYPES. maps: name -> Map, for the
+        MapRefs. attach_prog / attach_btf_obj: program or BTF object that attach_btf_id lies in
+        (vmlinux when neither). func_info, line_info: (record size, bytes) with btf. fd_array: maps and
+        BTF objects referred to by index (5.14+), bound to the program with bind_fd_array (6.14+).
+        log_level: 1 or 2 keep the log of a program that loads in `.log`; +4 for statistics.
+
+        VerifierError when the verifier refuses, KernelError when the kernel does otherwise.
+        """
+        code = resolve(instructions, maps or {})
+        if not code or len(code) % 8:
+            raise ValueError("a program is a non-empty sequence of 8-byte instructions")
+        buffers = [bytearray(code), bytearray(license.encode() + b"\0"), bytearray(func_info[1]),
+                   bytearray(line_info[1]), bytearray(struct.pack("=%di" % len(fd_array),
+                                                                  *map(fd_of, fd_array)))]
+        insns, license_at, func_at, line_at, array_at = map(address, buffers)
+        fields = dict(
+            prog_type=number(PROG_TYPES, type, "program type"), insn_cnt=len(code) // 8, insns=insns,
+            license=license_at, prog_flags=flags, prog_ifindex=ifindex, prog_name=object_name(name),
+            kern_version=_kern_version() if type == "kprobe" else 0, attach_btf_id=attach_btf_id,
+            prog_btf_fd=fd_of(btf) if btf is not None else 0,
+            func_info=func_at, func_info_rec_size=func_info[0],
+            func_info_cnt=len(func_info[1]) // (func_info[0] or 1),
+            line_info=line_at, line_info_rec_size=line_info[0],
+            line_info_cnt=len(line_info[1]) // (line_info[0] or 1),
+            fd_array=array_at, fd_array_cnt=len(fd_array) if bind_fd_array else 0)
+        if expected_attach_type is not None:
+            fields["expected_attach_type"] = number(ATTACH_TYPES, expected_attach_type, "attach type")
+        if attach_prog is not None or attach_btf_obj is not None:
+            fields["attach_prog_fd"] = fd_of(attach_prog if attach_prog is not None else attach_btf_obj)
+        call = "load of %s program%s" % (type, " " + name if name else "")
+        fd, log, error = _load_with_memlock(fields, log_level, log_size)
+        if error is None:
+            return cls(fd, type, name, log)
+        if not log and not log_level:  # again, to hear why
+            fd, log, second = _load(fields, 1, log_size)
+            if second is None:
+                return cls(fd, type, name, "")
+        raise _refusal(call, error, log, type, code, instructions)
+
+    def info(self):
+        """struct bpf_prog_info as a namespace: id, tag (hex), xlated_prog_len, run_time_ns, run_cnt,
+        load_time, map_ids (list), ... What the running kernel does not know is absent."""
+        layout = syscalls.PROG_INFO
+        first = layout.unpack(self._info())
+        map_ids = bytearray(4 * first["nr_map_ids"])
+        if map_ids:
+            first["nr_map_ids"] = layout.get(
+                self._info(nr_map_ids=first["nr_map_ids"], map_ids=address(map_ids)), "nr_map_ids")
+        first["map_ids"] = [item[0] for item in struct.iter_unpack("=I", map_ids)]
+        first["tag"] = first["tag"].hex()
+        first["name"] = first["name"].split(b"\0")[0].decode("ascii", "replace")
+        first["type"] = name_of(PROG_TYPES, first["type"])
+        if "gpl_compatible" in first:
+            first["gpl_compatible"] &= 1
+        return SimpleNamespace(**first)
+
+    def _info(self, **fields):
+        try:
+            return syscalls.obj_info(self.fileno(), syscalls.PROG_INFO, **fields)
+        except OSError as error:
+            raise refused("info of program %s" % self.name, error) from None
+
+    def _dump(self, what):
+        layout = syscalls.PROG_INFO
+        size = layout.get(self._info(), what + "_prog_len")
+        code = bytearray(size)
+        if size:
+            info = self._info(**{what + "_prog_len": size, what + "_prog_insns": address(code)})
+            if not layout.get(info, what + "_prog_insns"):
+                size = 0
+        if not size:
+            raise KernelError("dump of program %s" % self.name, errno.EPERM,
+                              explain(errno.EPERM, "admin") if what == "xlated" else
+                              "needs the JIT, CAP_SYS_ADMIN and kernel.kptr_restrict below 2")
+        return bytes(code)
+
+    def xlated(self):
+        """The translated instructions (bytes), as the verifier rewrote them. Needs CAP_BPF and
+        CAP_PERFMON, and net.core.bpf_jit_harden below 2."""
+        return self._dump("xlated")
+
+    def jited(self):
+        """The machine code (bytes)."""
+        return self._dump("jited")
+
+    def test_run(self, data=None, ctx=None, *, repeat=1, data_size_out=None, ctx_size_out=None,
+                 flags=0, cpu=0, batch_size=0):
+        """Runs the program in the kernel with this packet and context -> TestRun.
+
+        Packet programs want at least 14 bytes of data; tracing-type ones take ctx only (raw
+        tracepoints: u64 arguments, 5.10+, on a CPU of choice with flags=F_TEST_RUN_ON_CPU; syscall
+        programs 5.14+). kprobe, tracepoint and perf_event programs cannot be test-run.
+        """
+        data_in, ctx_in = bytearray(data or b""), bytearray(ctx or b"")
+        if data_size_out is None:
+            # head and tail room that a program may grow its packet into
+            data_size_out = len(data_in) + 512 if data_in else 0
+        if ctx_size_out is None:
+            ctx_size_out = len(ctx_in) if self.type not in ("raw_tracepoint", "syscall") else 0
+        data_out, ctx_out = bytearray(data_size_out), bytearray(ctx_size_out)
+        if self.type == "raw_tracepoint":
+            repeat = 0
+        try:
+            _, answer = syscalls.bpf_out(
+                "prog_test_run", prog_fd=self.fileno(), data_size_in=len(data_in),
+                data_size_out=len(data_out), data_in=address(data_in), data_out=address(data_out),
+                repeat=0 if self.type == "syscall" else repeat, ctx_size_in=len(ctx_in),
+                ctx_size_out=len(ctx_out), ctx_in=address(ctx_in), ctx_out=address(ctx_out),
+                flags=flags, cpu=cpu, batch_size=batch_size)
+        except OSError as error:
+            raise refused("test run of %s program %s" % (self.type, self.name), error,
+                          _permissions(self.type), invalid=_test_run_text(self.type, error.errno)
+                          ) from None
+        ctx_left = ctx_in if self.type == "syscall" else ctx_out[:answer["ctx_size_out"]]
+        return TestRun(answer["retval"], answer["duration"],
+                       bytes(data_out[:answer["data_size_out"]]), bytes(ctx_left))
+
+
+def _permissions(type):
+    return "net" if type in _NET else "trace" if type in _TRACE else "bpf"
+
+
+def _test_run_text(type, code):
+    if code in (errno.ENOTSUP, errno.EINVAL, 524) and type in ("kprobe", "tracepoint", "perf_event"):
+        return "the kernel cannot test-run %s programs" % type
+    if code in (errno.ENOTSUP, errno.EINVAL, 524) and type == "raw_tracepoint":
+        return since((5, 10), "a test run of raw tracepoint programs")
+    if code == errno.EINVAL and type in _NET:
+        return "data must hold at least a 14-byte Ethernet header"
+    if code == errno.ENOSPC:
+        return "the output is larger than data_size_out or ctx_size_out"
+    return ""
+
+
+def _load(fields, log_level, log_size):
+    """(fd, log, error): one of fd and error. The log buffer grows until the log fits."""
+    if not log_level:
+        try:
+            return syscalls.bpf("prog_load", **fields), "", None
+        except OSError as error:
+            return -1, "", error
+    while True:
+        log = bytearray(log_size)
+        attr = syscalls.ATTR["prog_load"].pack(log_level=log_level, log_size=log_size,
+                                               log_buf=address(log), **fields)
+        try:
+            fd, error = syscalls.bpf_raw("prog_load", attr), None
+        except OSError as caught:
+            fd, error = -1, caught
+        # 6.4+ keeps the end of a log that is too long, says its true size and still ENOSPC.
+        wanted = syscalls.ATTR["prog_load"].get(attr, "log_true_size")
+        if error is not None and error.errno == errno.ENOSPC and log_size < _LOG_MAX - 1:
+            log_size = min(max(log_size * 4, wanted), _LOG_MAX - 1)
+            continue
+        end = log.find(b"\0")
+        return fd, log[:end if end >= 0 else len(log)].decode("utf-8", "replace"), error
+
+
+def _load_with_memlock(fields, log_level, log_size):
+    fd, log, error = _load(fields, log_level, log_size)
+    if error is not None and error.errno == errno.EPERM and kernel.charges_memlock():
+        if kernel.raise_memlock():
+            fd, log, error = _load(fields, log_level, log_size)
+    return fd, log, error
+
+
+def _refusal(call, error, log, type, code, instructions):
+    message = verifier.reason(log)
+    if message and error.errno != errno.EPERM:
+        slot = verifier.failing_slot(log)
+        index = slot
+        if slot is not None and not isinstance(instructions, (bytes, bytearray)):
+            index = verifier.slot_to_index(instructions, slot)
+        return VerifierError(call, error.errno, log, message, slot, index)
+    if error.errno == errno.E2BIG:
+        text = "it has %d instructions, more than the kernel takes (4096, or 1 million since 5.2 " \
+               "with CAP_BPF)" % (len(code) // 8)
+    else:
+        text = since(SINCE.get(type, (0, 0)), "the program type %s" % type)
+    return refused(call, error, _permissions(type), True, text or message)
+
+
+class run_statistics:
+    """While open, the kernel counts run_time_ns and run_cnt of every program (BPF_ENABLE_STATS,
+    5.8+; before, the sysctl kernel.bpf_stats_enabled, 5.1+, which is put back)."""
+
+    _SYSCTL = "/proc/sys/kernel/bpf_stats_enabled"
+
+    def __init__(self):
+        self._object = self._before = None
+        try:
+            self._object = KernelObject(syscalls.bpf("enable_stats"))
+        except OSError as error:
+            if kernel.release() >= (5, 8):
+                raise refused("run statistics", error, "admin") from None
+            self._before = kernel.sysctl("kernel.bpf_stats_enabled")
+            if self._before is None:
+                raise refused("run statistics", error, "admin",
+                              invalid=since((5, 1), "counting run time")) from None
+            self._write("1")
+
+    def _write(self, value):
+        try:
+            with open(self._SYSCTL, "w") as file:
+                file.write(value)
+        except OSError as error:
+            raise refused("run statistics", error, "admin") from None
+
+    def close(self):
+        if self._object is not None:
+            self._object.close()
+        if self._before is not None:
+            self._write(self._before)
+            self._before = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

@@ -1,0 +1,180 @@
+"""Reader of BPF ring buffers (BPF_MAP_TYPE_RINGBUF, 5.8+).
+
+Documentation/bpf/ringbuf.rst. The map's file maps as: one page whose first u64 is the consumer
+position (writable), one page whose first u64 is the producer position, then the data twice in a row,
+so that no record is ever broken in two. A record is a u32 length (bit 31: still being written, bit
+30: discarded), a u32 for the kernel, and the data, padded to 8 bytes.
+
+What makes it fast in Python: records are not visited one by one. A run of records of one length is
+recognised by one comparison of every stride-th word of the ring with the expected header, and handed
+out as a whole, to be taken apart by struct.iter_unpack().
+"""
+
+import mmap
+import os
+import struct
+
+from . import kernel, syscalls
+from .errors import refused
+from .kobject import KernelObject
+
+BUSY, DISCARD = 1 << 31, 1 << 30
+_LENGTH = DISCARD - 1
+_HEADER = 8
+_FIRST_GUESS, _LAST_GUESS = 16, 8192    # records compared at once, growing
+
+
+if kernel.arch() == "x86_64":           # loads are not reordered with loads
+    def load_barrier():
+        """Loads after it see what was written before what the loads before it saw."""
+else:
+    import _thread
+    _fence = _thread.allocate_lock()
+
+    def load_barrier():
+        """Loads after it see what was written before what the loads before it saw: POSIX has lock
+        operations synchronise memory."""
+        with _fence:
+            pass
+        with _fence:
+            pass
+
+
+def run_length(words, first, stride, header, limit):
+    """How many of `limit` consecutive records, each `stride` words after the one before, have this
+    header word; the first, at words[first], is known to. words: a memoryview of "I"."""
+    count, guess = 1, _FIRST_GUESS
+    pattern = struct.pack("=I", header)
+    while count < limit:
+        guess = min(guess, limit - count)
+        start = first + count * stride
+        if words[start] != header:
+            return count
+        seen = words[start:start + (guess - 1) * stride + 1:stride].tobytes()
+        expected = pattern * guess
+        if seen != expected:
+            # index of the first word that differs: the lowest bit that does
+            difference = int.from_bytes(seen, "little") ^ int.from_bytes(expected, "little")
+            return count + ((difference & -difference).bit_length() - 1 >> 5)
+        count += guess
+        guess = min(guess * 4, _LAST_GUESS)
+    return count
+
+
+class RingBuffer:
+    """The consumer of one ring buffer map. There can be only one at a time.
+
+    `consume(handler)` calls handler(memory, runs) for what is there now. `memory` is a memoryview of
+    bytes, `runs` a list of (offset, count, stride, length): `count` records of `length` bytes, the
+    i-th at memory[offset + i * stride:][:length]. With a struct format padded to `stride` bytes
+
+        for fields in layout.iter_unpack(memory[offset:offset + count * stride]): ...
+
+    takes a whole run apart. The memory is the ring itself: what a handler keeps it must copy. Records
+    come in the order of their reservation. Their room is given back to the kernel when the handler
+    has returned; if it raises, the batch stays and comes again.
+
+    `fileno()` is readable when there are records (for select, epoll, asyncio).
+    """
+
+    def __init__(self, map):
+        self.size = size = map.max_entries
+        page = syscalls.PAGE_SIZE
+        # Own descriptor: a reader may outlive the Map object it was made from.
+        self._object = KernelObject(os.dup(map.fileno()))
+        fd = self._object.fd
+        try:
+            self._consumer_map = mmap.mmap(fd, page, mmap.MAP_SHARED,
+                                           mmap.PROT_READ | mmap.PROT_WRITE)
+            self._data_map = mmap.mmap(fd, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ,
+                                       offset=page)
+        except OSError as error:
+            self._object.close()
+            raise refused("mapping of ring buffer %s" % map.name, error) from None
+        self._consumer = memoryview(self._consumer_map).cast("Q")
+        whole = memoryview(self._data_map)
+        self._producer = whole[:page].cast("Q")
+        self._memory = whole[page:]
+        self._words = self._memory.cast("I")
+        # Room is given back after this many bytes, so that the kernel can write while we read.
+        self._batch = max(size >> 3, 1 << 16)
+        self.discarded = 0        # records that the program gave up, passed over so far
+
+    def fileno(self):
+        return self._object.fileno()
+
+    def available(self):
+        """Bytes written and not yet consumed, headers included."""
+        return self._producer[0] - self._consumer[0]
+
+    def consume(self, handler, limit=None):
+        """Hands over what is in the ring at this moment, at most about `limit` records; how many."""
+        total = 0
+        # Each position is one aligned 8-byte load or store.
+        end, position = self._producer[0], self._consumer[0]
+        while position < end and (limit is None or total < limit):
+            room = None if limit is None else limit - total
+            runs, count, following = self._runs(position, min(end, position + self._batch), room)
+            if following == position:     # the next record is still being written
+                break
+            if runs:
+                load_barrier()
+                handler(self._memory, runs)
+            position = self._consumer[0] = following
+            total += count
+        return total
+
+    def _runs(self, position, end, room):
+        """Runs of complete records from position on: (runs, records in them, position after them)."""
+        words, mask = self._words, self.size - 1
+        runs, total = [], 0
+        load_barrier()
+        while position < end:
+            at = position & mask
+            header = words[at >> 2]
+            if header & BUSY:
+                break
+            length = header & _LENGTH
+            stride = (length + _HEADER + 7) & -8
+            if header & DISCARD:
+                position += stride
+                self.discarded += 1
+                continue
+            limit = (end - position + stride - 1) // stride   # the last may begin before `end`
+            if room is not None:
+                limit = min(limit, room - total)
+                if limit <= 0:
+                    break
+            count = 1 if limit == 1 else run_length(words, at >> 2, stride >> 2, header, limit)
+            runs.append((at + _HEADER, count, stride, length))
+            total += count
+            position += count * stride
+        return runs, total, position
+
+    def records(self):
+        """The records there now as bytes objects, one by one."""
+        kept = []
+
+        def keep(memory, runs):
+            for offset, count, stride, length in runs:
+                kept.extend([bytes(memory[at:at + length])
+                             for at in range(offset, offset + count * stride, stride)])
+        self.consume(keep)
+        return iter(kept)
+
+    def close(self):
+        if not self._object.closed:
+            for view in (self._words, self._memory, self._producer, self._consumer):
+                view.release()
+            self._object.close()
+            for area in (self._data_map, self._consumer_map):
+                try:
+                    area.close()
+                except BufferError:
+                    continue      # a handler kept a view; the mapping goes with it
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

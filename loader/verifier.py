@@ -1,0 +1,47 @@
+"""The verifier's log: which instruction it stopped at and why.
+
+The log names instructions by 8-byte slot ("12: (85) call ..."); a wide lddw takes two.
+"""
+
+import re
+
+_INSTRUCTION = re.compile(r"^(\d+): \([0-9a-f]{2}\) ", re.M)
+_STATE = re.compile(r"^\s*(?:\d+: )?(?:frame\d+:|R\d+(?:_\w+)?=|;|from \d+ to \d+|\d+: \([0-9a-f]{2}\)|"
+                    r"processed \d+ insns|verification time|stack depth|last_idx|regs=|parent |"
+                    r"mark_precise|caller:|callee:|returning from|func#|Live regs|insns\s|"
+                    r"max_states|to caller at|\d+: (?:R\d+|frame\d+))")
+_NAMED = (
+    re.compile(r"\binsn (?:idx )?(\d+)"),
+    re.compile(r"^(\d+): "),
+)
+
+
+def failing_slot(log):
+    """Slot number of the instruction that was refused, or None."""
+    message = reason(log)
+    for pattern in _NAMED:
+        found = pattern.search(message)
+        if found:
+            return int(found.group(1))
+    last = None
+    for last in _INSTRUCTION.finditer(log):
+        continue
+    return int(last.group(1)) if last else None
+
+
+def reason(log):
+    """The line of the log that says why: the last that is not state or statistics."""
+    for line in reversed(log.rstrip("\0\n").split("\n")):
+        if line.strip() and not _STATE.match(line):
+            return line.strip()
+    return ""
+
+
+def slot_to_index(instructions, slot):
+    """Index into a list of Instructions of the one at this slot; None if there is none."""
+    at = 0
+    for index, instruction in enumerate(instructions):
+        if at == slot:
+            return index
+        at += 2 if instruction.code == 0x18 else 1
+    return None
