@@ -1,0 +1,397 @@
+"""Addresses to names: the kernel's, and those of processes.
+
+Kernel: the text of /proc/kallsyms (proc(5)). Processes: the text of /proc/PID/maps and the files
+it names, opened under the process's own root folder; perf's map files of just-in-time compilers
+(/tmp/perf-PID.map, tools/perf/Documentation/jit-interface.txt in the kernel) and the vdso.
+"""
+
+import os
+from array import array
+from bisect import bisect_right
+from typing import NamedTuple
+
+from .image import ElfError, Image
+from .symbols import Symbols
+
+_FAR = 1 << 20      # no function is larger: an address further from a symbol is not inside of it
+
+
+class Resolved(NamedTuple):
+    """`name`+`offset`; `module` is the kernel module ("" for the kernel itself) or the mapped file."""
+
+    name: str
+    offset: int
+    module: str
+
+
+class KernelSymbol(NamedTuple):
+    name: str
+    address: int
+    type: str
+    module: str
+
+
+class KernelSymbols:
+    """Names of kernel addresses. `text` is the content of /proc/kallsyms, read from there when not
+    given. The kernel's own part of it is sorted by address and is searched as it is; only the
+    modules' part is parsed. Without the right to see addresses (`readable` is False) nothing is
+    found."""
+
+    def __init__(self, text=None, path="/proc/kallsyms"):
+        if text is None:
+            with open(path, "rb") as file:
+                text = file.read()
+        self.text = text if isinstance(text, bytes) else text.encode()
+        if self.text and not self.text.endswith(b"\n"):
+            self.text += b"\n"
+        # the first module's line ends the kernel's own part; BPF programs and ftrace come after
+        bracket = self.text.find(b"\t[")
+        self._end = len(self.text) if bracket < 0 else self.text.rfind(b"\n", 0, bracket) + 1
+        self._modules = None
+        self._known = {}
+        self.readable = self._address_at(self.text.rfind(b"\n", 0, max(self._end - 1, 0)) + 1) != 0
+
+    def _address_at(self, start):
+        try:
+            return int(self.text[start:self.text.index(b" ", start)], 16)
+        except ValueError:
+            return 0
+
+    def _line(self, start):
+        fields = self.text[start:self.text.index(b"\n", start)].decode("utf-8", "surrogateescape").split(None, 3)
+        if len(fields) < 3:
+            return KernelSymbol("", 0, "", "")
+        module = fields[3].strip("[]") if len(fields) > 3 else ""
+        return KernelSymbol(fields[2], self._address_at(start), fields[1], module)
+
+    def _own(self, address):
+        """The kernel's own symbol at or before an address: of aliases the first, as the kernel
+        itself prints."""
+        low, high = 0, self._end        # a line that starts before `high` starts at or after `low`
+        while low < high:
+            middle = self.text.rfind(b"\n", 0, (low + high) // 2) + 1
+            if middle < low:
+                middle = low
+            if self._address_at(middle) < address + 1:
+                low = self.text.find(b"\n", middle) + 1
+            else:
+                high = middle
+        if low == 0:
+            return None
+        found = self.text.rfind(b"\n", 0, low - 1) + 1
+        value = self._address_at(found)
+        while found > 0:
+            before = self.text.rfind(b"\n", 0, found - 1) + 1
+            if self._address_at(before) != value:
+                break
+            found = before
+        return self._line(found)
+
+    def _of_modules(self):
+        if self._modules is None:
+            lines = self.text[self._end:].split(b"\n")[:-1]
+            rows = []
+            at = self._end
+            for line in lines:
+                try:
+                    rows.append((int(line[:line.index(b" ")], 16), at))
+                except ValueError:
+                    pass
+                at += len(line) + 1
+            rows.sort()
+            self._modules = array("Q", [r[0] for r in rows]), array("Q", [r[1] for r in rows])
+        return self._modules
+
+    def resolve(self, address):
+        """`Resolved` for a kernel address, None when no symbol is near."""
+        if address in self._known:
+            return self._known[address]
+        best = self._own(address) if self.readable else None
+        addresses, places = self._of_modules()
+        at = bisect_right(addresses, address) - 1
+        if self.readable and at >= 0 and (best is None or addresses[at] > best.address):
+            while at > 0 and addresses[at - 1] == addresses[at]:
+                at -= 1
+            best = self._line(places[at])
+        found = None
+        if best is not None and best.address and address - best.address < _FAR:
+            found = Resolved(best.name, address - best.address, best.module)
+        if len(self._known) > 50000:
+            self._known.clear()
+        self._known[address] = found
+        return found
+
+    def find(self, name):
+        """Every `KernelSymbol` of that name: static functions of the same name exist many times."""
+        found = []
+        word = b" " + name.encode("utf-8", "surrogateescape")
+        at = self.text.find(word)
+        while at >= 0:
+            after = self.text[at + len(word):at + len(word) + 1]
+            if after in (b"\n", b"\t"):
+                found.append(self._line(self.text.rfind(b"\n", 0, at) + 1))
+            at = self.text.find(word, at + 1)
+        return [s for s in found if s.name == name]
+
+    def __iter__(self):
+        """Every `KernelSymbol`, in the file's order."""
+        for line in self.text.decode("utf-8", "surrogateescape").splitlines():
+            fields = line.split(None, 3)
+            if len(fields) >= 3:
+                yield KernelSymbol(fields[2], int(fields[0], 16), fields[1],
+                                   fields[3].strip("[]") if len(fields) > 3 else "")
+
+
+class Mapping(NamedTuple):
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    device: int
+    inode: int
+    path: str
+    deleted: bool
+
+    @property
+    def is_file(self):
+        return self.inode != 0 and self.path.startswith("/")
+
+
+def read_maps(text):
+    """The `Mapping`s in the text of /proc/PID/maps."""
+    result = []
+    if isinstance(text, str):
+        text = os.fsencode(text)
+    for line in text.split(b"\n"):
+        fields = line.split(None, 5)
+        if len(fields) < 5:
+            continue
+        try:
+            start, end = (int(part, 16) for part in fields[0].split(b"-"))
+            major, minor = (int(part, 16) for part in fields[3].split(b":"))
+            offset, inode = int(fields[2], 16), int(fields[4])
+        except ValueError:
+            continue
+        path = os.fsdecode(fields[5]).replace("\\012", "\n") if len(fields) > 5 else ""
+        deleted = path.endswith(" (deleted)")
+        result.append(Mapping(start, end, fields[1].decode("ascii", "replace"), offset, os.makedev(major, minor),
+                              inode, path[:-10] if deleted else path, deleted))
+    return result
+
+
+class SymbolCache:
+    """The symbols of files, shared by the processes that map them. `limit` files are kept."""
+
+    def __init__(self, limit=256):
+        self.limit = limit
+        self._files = {}
+
+    def get(self, key, opener):
+        """`Symbols` for a file; `opener()` gives its Image (or None) when it is not known yet."""
+        if key in self._files:
+            self._files[key] = found = self._files.pop(key)     # the last used is the last to go
+            return found
+        try:
+            image = opener()
+            found = Symbols(image) if isinstance(image, Image) else image
+        except ElfError:
+            found = None
+        while len(self._files) >= self.limit:
+            del self._files[next(iter(self._files))]
+        self._files[key] = found
+        return found
+
+
+class ProcessSymbols:
+    """Names of one process's addresses, from the text of its maps file as it was when the process
+    lived. `root` is its root folder as we reach it ("/" or "/proc/PID/root"); `pid` is needed for
+    deleted files and for perf's map files. `cache` may be shared between processes."""
+
+    def __init__(self, maps, root="/", pid=None, cache=None):
+        self.root = root
+        self.pid = pid
+        self.cache = cache if cache is not None else SymbolCache()
+        self.mappings = sorted(m for m in read_maps(maps) if "x" in m.permissions or m.is_file)
+        self._starts = array("Q", [m.start for m in self.mappings])
+        self._known = {}
+        self._root_fd = None
+        self._perf_map = None
+        self._inner_pid = pid
+
+    @classmethod
+    def of(cls, pid, cache=None):
+        """Remember a living process: its maps, its root folder (kept open, so that it can be looked
+        into when the process is gone) and those of its files that have no name any more. OSError
+        when there is no such process or no permission."""
+        with open("/proc/%d/maps" % pid, "rb") as file:
+            self = cls(file.read(), pid=pid, cache=cache)
+        self._inner_pid = inner_pid(pid)
+        if not same_root(pid):
+            try:
+                self._root_fd = os.open("/proc/%d/root" % pid, os.O_PATH | os.O_CLOEXEC)
+                self.root = "/proc/self/fd/%d" % self._root_fd
+            except OSError:
+                pass
+        for mapping in self.mappings:
+            if mapping.deleted and mapping.is_file and "x" in mapping.permissions:
+                self._symbols(mapping)
+        return self
+
+    def close(self):
+        if self._root_fd is not None:
+            os.close(self._root_fd)
+            self._root_fd = None
+
+    __del__ = close
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def mapping(self, address):
+        """The mapping that an address lies in, or None."""
+        at = bisect_right(self._starts, address) - 1
+        if at >= 0 and address < self.mappings[at].end:
+            return self.mappings[at]
+        return None
+
+    def resolve(self, address):
+        """`Resolved` for an address, None when it has no name."""
+        if address in self._known:
+            return self._known[address]
+        mapping = self.mapping(address)
+        found = None
+        if mapping is not None:
+            found = self._in_file(mapping, address)
+        if found is None and (mapping is None or not mapping.is_file or mapping.deleted):
+            found = self._in_perf_map(address)
+        if len(self._known) > 50000:
+            self._known.clear()
+        if found is not None:
+            self._known[address] = found
+        return found
+
+    def _in_file(self, mapping, address):
+        symbols = self._symbols(mapping)
+        if symbols is None:
+            return None
+        try:
+            vaddr = symbols.image.vaddr(address - mapping.start + mapping.offset)
+            found = symbols.at(vaddr) if vaddr is not None else None
+        except ElfError:
+            return None
+        return Resolved(found[0].name, found[1], mapping.path) if found else None
+
+    def _symbols(self, mapping):
+        if mapping.path == "[vdso]":
+            return self.cache.get("[vdso]", own_vdso)
+        if not mapping.is_file:
+            return None
+        key = (mapping.device, mapping.inode, mapping.path, mapping.deleted)
+        return self.cache.get(key, lambda: self._open(mapping))
+
+    def _open(self, mapping):
+        if not mapping.deleted:
+            path = mapping.path if self.root == "/" else self.root + mapping.path
+            try:
+                status = os.stat(path)
+            except OSError:
+                status = None
+            # another inode on the same device: the file was replaced since it was mapped
+            if status is not None and (status.st_ino == mapping.inode or status.st_dev != mapping.device):
+                return Symbols(Image.open(path), self.root)
+        if self.pid is None:
+            return None
+        return Image.open("/proc/%d/map_files/%x-%x" % (self.pid, mapping.start, mapping.end))
+
+    def _in_perf_map(self, address):
+        if self._inner_pid is None:
+            return None
+        if self._perf_map is None:
+            root = "" if self.root == "/" else self.root
+            self._perf_map = PerfMap("%s/tmp/perf-%d.map" % (root, self._inner_pid))
+        return self._perf_map.resolve(address)
+
+
+class PerfMap:
+    """A just-in-time compiler's list of its functions: lines of `START SIZE NAME`, in hexadecimal.
+    Code that was written over other code comes later in the file. Read again when it has grown."""
+
+    def __init__(self, path):
+        self.path = path
+        self._stamp = None
+        self._starts = self._rows = ()
+
+    def _refresh(self):
+        try:
+            status = os.stat(self.path)
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp == self._stamp:
+                return
+            with open(self.path, "rb") as file:
+                text = file.read(256 << 20)
+        except OSError:
+            return
+        self._stamp = stamp
+        rows = {}
+        for line in text.split(b"\n"):
+            fields = line.split(None, 2)
+            try:
+                start, size = int(fields[0], 16), int(fields[1], 16)
+                if 0 <= start < 1 << 64:
+                    rows[start] = (size, fields[2])
+            except (ValueError, IndexError):
+                continue
+        self._starts = array("Q", sorted(rows))
+        self._rows = rows
+
+    def resolve(self, address):
+        self._refresh()
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
+            return None
+        start = self._starts[at]
+        size, name = self._rows[start]
+        if address >= start + size:
+            return None
+        return Resolved(name.decode("utf-8", "replace").strip(), address - start, self.path)
+
+
+def same_root(pid):
+    """Does a process see the same files under the same names as we do?"""
+    try:
+        ours, theirs = os.stat("/proc/self/ns/mnt"), os.stat("/proc/%d/ns/mnt" % pid)
+        if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
+            return False
+        ours, theirs = os.stat("/proc/self/root"), os.stat("/proc/%d/root" % pid)
+        return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
+    except OSError:
+        return True     # not allowed to look: ours is the best guess
+
+
+def inner_pid(pid):
+    """A process's number in its own pid namespace, by which its perf map file is called."""
+    try:
+        with open("/proc/%d/status" % pid, "rb") as file:
+            for line in file:
+                if line.startswith(b"NSpid:"):
+                    return int(line.split()[-1])
+    except (OSError, ValueError):
+        pass
+    return pid
+
+
+def own_vdso():
+    """The vdso as an Image: every process of our word size has the same one."""
+    with open("/proc/self/maps", "rb") as file:
+        found = [m for m in read_maps(file.read()) if m.path == "[vdso]"]
+    if not found:
+        return None
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            memory.seek(found[0].start)
+            return Image(memory.read(found[0].end - found[0].start), "[vdso]")
+    except OSError:
+        return None
