@@ -25,7 +25,7 @@ PACKAGES = ("bpftrace", "bpftool")
 LINKER = "lib64/ld-linux-x86-64.so.2"
 TRACEFS = "/sys/kernel/tracing"
 
-CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
 
 # What bpftrace says about a kernel that is locked down, whatever the script.
 _NOISE = re.compile(r"^WARNING: (?:Could not read functions from|Unknown error -1: couldn't set "
@@ -37,14 +37,29 @@ def root(refresh=False):
     return Suite("sid").root("peers", PACKAGES, refresh)
 
 
+def _libc(name, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}", str(arguments))
+
+
+def mount(source, target, kind=None, bind=False):
+    """mount(2): a file system of a kind, or a folder or file bound to another place."""
+    _libc("mount", os.fsencode(source), os.fsencode(target), kind and kind.encode(),
+          MS_BIND | MS_REC if bind else 0, None)
+
+
+def private_mounts():
+    """Move the calling process to a mount namespace of its own, which nobody else sees."""
+    _libc("unshare", CLONE_NEWNS)
+    _libc("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+
+
 def enter_tracefs():
     """Move the calling process to a mount namespace of its own, with tracefs mounted in it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for call, *arguments in ((libc.unshare, CLONE_NEWNS),
-                             (libc.mount, b"none", b"/", None, MS_REC | MS_PRIVATE, None),
-                             (libc.mount, b"none", TRACEFS.encode(), b"tracefs", 0, None)):
-        if call(*arguments) != 0:
-            raise OSError(ctypes.get_errno(), f"{call.__name__}: {os.strerror(ctypes.get_errno())}")
+    private_mounts()
+    mount("none", TRACEFS, "tracefs")
 
 
 def command(tool, *arguments):
