@@ -213,14 +213,15 @@ class Probe(Node):
 
 class AttachPoint(Node):
     """`text` as it was written; `parts` are its parts between colons, with quotes removed and
-    positional parameters filled in; `kind` is parts[0]."""
+    positional parameters filled in; `kind` is parts[0]; `label` is "x" in `x=kprobe:f`, or None."""
 
-    __slots__ = ("text", "parts")
+    __slots__ = ("text", "parts", "label")
 
-    def __init__(self, span, text, parts):
+    def __init__(self, span, text, parts, label=None):
         self.span = span
         self.text = text
         self.parts = parts
+        self.label = label
 
     @property
     def kind(self):
