@@ -562,11 +562,12 @@ def effect(expr):
             expr.statements.append(ast.ExprStatement(expr.value.span, effect(expr.value)))
             expr.value = None
     elif isinstance(expr, ast.If):
-        while isinstance(expr, ast.If):
-            effect(expr.then)
-            expr = expr.otherwise
-        if expr is not None:
-            effect(expr)
+        branch = expr
+        while isinstance(branch, ast.If):
+            effect(branch.then)
+            branch = branch.otherwise
+        if branch is not None:
+            effect(branch)
     return expr
 
 

@@ -256,31 +256,49 @@ class End(Result):
 
 
 class TextRenderer:
-    """Writes results as text: `out` and `err` are binary writers with `write(bytes)`."""
+    """Writes results as text: `out` and `err` are `writer.Writer`s."""
 
     def __init__(self, out, err):
         self.out, self.err = out, err
 
     def emit(self, result):
+        """Write a Result."""
         (self.err if result.to_err else self.out).write(result.text().encode("utf-8", "surrogateescape"))
 
-    def emit_printf(self, text, count):
-        """The finished texts of `count` printf events in one string."""
+    def batch(self, batch):
+        """How many printf records become text at once: (template, convert) for a compiled.Batch, None when
+        they have to be Results one by one."""
+        return batch.template, batch.convert
+
+    def emit_batch(self, text, count):
+        """Write what `batch` has made of `count` records."""
         self.out.write(text.encode("utf-8", "surrogateescape"))
 
-    batches = True     # the texts of many printf events may be joined
+    def settle(self):
+        """Nothing more comes for the moment."""
+        self.out.settle()
 
 
 class JsonRenderer:
     """Writes results as JSON, one object a line, in UTF-8."""
 
-    batches = False
-
     def __init__(self, out, err):
-        self.out, self.err = out, err
+        self.out = out
 
     def emit(self, result):
         self.out.write(result.json().encode())
+
+    def batch(self, batch):
+        # Text values would need their escapes before the template pads or cuts them.
+        if batch.convert is not None or "s" in batch.layout:
+            return None
+        return _record("printf", json_string(batch.template)), None
+
+    def emit_batch(self, text, count):
+        self.out.write(text.encode())
+
+    def settle(self):
+        self.out.settle()
 
 
 RENDERERS = {"text": TextRenderer, "json": JsonRenderer}
