@@ -94,6 +94,8 @@ class ValueType:
     name = "none"
     aggregate = False       # lives only in maps, reduced over CPUs
     multiline = False       # printed on the lines after its map's name
+    json_kind = "map"       # "type" of the JSON record of a map of these
+    scalar = False          # fits a register: Integer, Boolean, Pointer and the like
     json_kind = "map"       # the "type" of the JSON line of a map of these
 
     def decode(self, data, host=UNKNOWN):
@@ -145,10 +147,13 @@ _FORMATS = {(1, False): "B", (1, True): "b", (2, False): "H", (2, True): "h",
 
 
 class Integer(ValueType):
-    """An integer of 1, 2, 4 or 8 bytes; `enum` (an elf.types.Enum) prints its names."""
+    """An integer of 1, 2, 4 or 8 bytes; `enum` (an elf.types.Enum) prints its names. `flexible`: the type of a
+    literal that is not negative, whose sign adapts to what it meets."""
+    scalar = True
 
-    def __init__(self, size=8, signed=True, enum=None):
+    def __init__(self, size=8, signed=True, enum=None, flexible=False):
         self.size = self.align = size
+        self.flexible = flexible
         self.signed = signed
         self.enum = enum
         self.format = _FORMATS[size, signed]
@@ -182,6 +187,7 @@ class Integer(ValueType):
 
 
 class Boolean(ValueType):
+    scalar = True
     size = align = 1
     name = "bool"
     format = "?"
@@ -199,6 +205,7 @@ class Boolean(ValueType):
 class Pointer(ValueType):
     """An address; `target` is a C type (elf.types) or None for void; `user`: True in user space, False in
     the kernel, None when unknown; `context`: the program's own context (readable by plain loads)."""
+    scalar = True
     size = align = 8
     format = "Q"
 
@@ -376,6 +383,7 @@ class Record(ValueType):
 
 class KernelStack(ValueType):
     """kstack: the id of a stored stack (u64)."""
+    scalar = True
     size = 8
     name = "kstack"
 
@@ -392,6 +400,7 @@ class KernelStack(ValueType):
 
 class UserStack(KernelStack):
     """ustack: the id of a stored stack (u64), the process (u32) and the probe (u32)."""
+    scalar = False
     size = 16
     name = "ustack"
 
@@ -402,6 +411,7 @@ class UserStack(KernelStack):
 
 class KernelSymbol(ValueType):
     size = 8
+    scalar = True
     name = "ksym_t"
 
     def decode(self, data, host=UNKNOWN):
@@ -434,6 +444,7 @@ class Inet(ValueType):
 
 class UserName(ValueType):
     size = 8
+    scalar = True
     name = "username"
 
     def decode(self, data, host=UNKNOWN):
@@ -450,6 +461,7 @@ class MacAddress(ValueType):
 
 class Timestamp(ValueType):
     """strftime(): nanoseconds (u64) of the clock `mode`, printed with `form`."""
+    scalar = True
     size = 8
     name = "timestamp"
 
@@ -465,6 +477,7 @@ class Timestamp(ValueType):
 
 class CgroupPath(ValueType):
     size = 8
+    scalar = True
     name = "cgroup_path"
 
     def __init__(self, pattern):
@@ -543,6 +556,7 @@ class Sum(Count):
 class Average(Aggregate):
     """total (u64), count (u64)"""
     name = "avg_t"
+    json_kind = "stats"
     size = 16
     json_kind = "stats"
 
@@ -593,6 +607,7 @@ class Maximum(Minimum):
 class _Buckets(Aggregate):
     """An array of counters. `size` is all of them: one u64 a bucket."""
     multiline = True
+    json_kind = "hist"
     json_kind = "hist"
 
     def reduce(self, values):
@@ -713,6 +728,124 @@ class LinearHist(_Buckets):
         if number % (1 << 20) == 0:
             return "%dM" % (number >> 20)
         return "%dK" % (number >> 10) if number % 1024 == 0 else str(number)
+
+
+# --- the rules of mixing types ------------------------------------------------------------------------
+
+INT8, INT32, INT64 = Integer(1, True), Integer(4, True), Integer(8, True)
+UINT8, UINT16, UINT32, UINT64 = Integer(1, False), Integer(2, False), Integer(4, False), Integer(8, False)
+BOOL, NONE = Boolean(), NoneType()
+
+
+def literal(value):
+    """The type of an integer literal: the smallest signed type that holds it, else uint64."""
+    for size in (1, 2, 4, 8):
+        if -1 << 8 * size - 1 <= value < 1 << 8 * size - 1:
+            return Integer(size, True, flexible=value >= 0)
+    return UINT64
+
+
+def _promote_integers(a, b):
+    flexible = a.flexible and b.flexible
+    size = max(a.size, b.size)
+    if a.signed == b.signed:
+        return Integer(size, a.signed, flexible=flexible)
+    if a.flexible or b.flexible:
+        return Integer(size, (not a.flexible and a.signed) or (not b.flexible and b.signed), flexible=flexible)
+    if (a.signed and a.size > b.size) or (b.signed and b.size > a.size):
+        return Integer(size, True)
+    return Integer(min(8, 2 * size), True)
+
+
+def promote(current, new):
+    """The type that holds values of both types, or None. `current` None: nothing is known yet."""
+    if current is None:
+        return new
+    if isinstance(current, Integer) and isinstance(new, Integer):
+        if current == new and current.flexible == new.flexible:
+            return new
+        if current.enum is not None and current.enum == new.enum:
+            return current
+        return _promote_integers(current, new)
+    if type(current) is not type(new):
+        return None
+    if isinstance(current, String):
+        return current if current.size >= new.size else new
+    if isinstance(current, Tuple):
+        if len(current.elements) != len(new.elements):
+            return None
+        elements = [promote(a, b) for a, b in zip(current.elements, new.elements)]
+        return None if None in elements else Tuple(elements)
+    if isinstance(current, Pointer):
+        if current.target is None or new.target is None or current.user is None:
+            return new if current.target is None else current
+        return current
+    if isinstance(current, KernelStack):
+        return current if (current.limit, current.mode) == (new.limit, new.mode) else None
+    if isinstance(current, Buffer):
+        return current if current.capacity >= new.capacity else new
+    if isinstance(current, (Record, Array)):
+        return current if current == new else None
+    if isinstance(current, Aggregate):
+        if type(current)._identity is Aggregate._identity:
+            return current if current.signed else new
+        return current if current == new else None
+    return current
+
+
+def covers(wide, narrow):
+    """Whether every value of integer type `narrow`, extended to 64 bits by its sign, is already what
+    `wide` makes of it."""
+    if wide.size == 8:
+        return True
+    if wide.signed == narrow.signed:
+        return wide.size >= narrow.size
+    return wide.signed and wide.size > narrow.size
+
+
+class CRecord(Record):
+    """A C struct or union; its fields' script types are made when they are asked for."""
+
+    def __init__(self, c_type):
+        self.c_type, self.size = c_type, c_type.size
+        self.name = "%s %s" % (c_type.kind, c_type.name) if c_type.name else c_type.kind
+        self.align = 8
+        self._fields = None
+
+    def _identity(self):
+        return self.c_type
+
+    @property
+    def fields(self):
+        if self._fields is None:
+            self._fields = [Field(f.name, from_c(f.type), f.offset, f.bit_offset, f.bit_size or 0)
+                            for f in self.c_type.fields]
+        return self._fields
+
+
+def from_c(c_type, user=None):
+    """The script type of a C type (elf.types); `user`: which memory its pointers mean."""
+    from rawbpf.elf import types as c
+    bare = c.strip(c_type)
+    if isinstance(bare, c.Int):
+        if bare.encoding == "bool":
+            return BOOL
+        return Integer(bare.size, bare.signed) if bare.size <= 8 else Array(UINT8, bare.size)
+    if isinstance(bare, c.Enum):
+        return Integer(bare.size, bare.signed, bare)
+    if isinstance(bare, c.Pointer):
+        target = bare.target
+        return Pointer(None if isinstance(c.strip(target), c.Void) else target, user)
+    if isinstance(bare, c.Array):
+        element = c.strip(bare.element)
+        if isinstance(element, c.Int) and element.size == 1 and (element.encoding == "char" or element.signed):
+            return String(bare.count)
+        return Array(from_c(bare.element, user), bare.count)
+    if isinstance(bare, c.Struct):
+        return CRecord(bare)
+    if isinstance(bare, c.Float):
+        return Array(UINT8, bare.size)
+    return NONE
 
 
 # --- keys -------------------------------------------------------------------------------------------------
