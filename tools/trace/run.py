@@ -1,0 +1,109 @@
+"""A trace on the command line: signals, streams, and what is said when it cannot be."""
+
+import os
+import signal
+import stat
+import sys
+
+from .command import Failure, complain
+from .results import RENDERERS
+from .session import Session
+from .writer import ClosedPipe, Writer
+
+
+class _Quit(Exception):
+    """A second Ctrl-C: leave at once."""
+
+
+def open_streams(path, mode):
+    """(output Writer, error Writer): the output to `path` or stdout, with -B `mode`."""
+    sys.stdout.flush()
+    fd = 1
+    if path:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise Failure("failed to open output file '%s': %s" % (path, error.strerror))
+    out = Writer(fd, mode)
+    return out, Writer(2, "none", before=out if mode != "full" else None)
+
+
+def run_session(compiled, process, parsed):
+    """Run a Compiled to its end; returns the exit status."""
+    out, err = open_streams(parsed.get("output"), parsed.get("buffering", "line"))
+    renderer = RENDERERS[parsed.get("format", "text")](out, err)
+    with Session(compiled, renderer, process) as session:
+        try:
+            return _run(session, parsed, out)
+        except ClosedPipe:
+            out.discard()
+            return 0
+        except _Quit:
+            return 130
+        finally:
+            signal.set_wakeup_fd(-1)
+
+
+def _run(session, parsed, out):
+    from rawbpf.loader.errors import KernelError, VerifierError
+    from rawbpf.sources import SourceError
+    from .child import ChildError
+    watch_signals(session)
+    try:
+        session.start()
+        if parsed.get("dry_run"):
+            return 0
+        watch_script_signals(session)
+        for point, reason in session.refused:
+            complain("%s was not attached: %s" % (point.name, reason), "WARNING")
+        session.release()
+    except VerifierError as error:
+        raise Failure(refusal(session.compiled, error), 255)
+    except (KernelError, SourceError, ChildError) as error:
+        raise Failure(getattr(error, "reason", None) or str(error), 255)
+    if not parsed.get("quiet"):
+        from .results import AttachedProbes
+        session.emit(AttachedProbes(session.attached))
+        out.settle()
+    if _is_pipe(out.fd):
+        session.watch_output(out.fd)
+    while session.running:
+        session.poll()
+    session.finish()
+    out.flush()
+    if session.lost_events and not parsed.get("no_warnings"):
+        complain("Total lost event count: %d" % session.lost_events, "WARNING")
+    return session.exit_code
+
+
+def _is_pipe(fd):
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def watch_signals(session):
+    """SIGINT and SIGTERM end the trace in order; a second one ends it at once."""
+    def ask(number, frame):
+        if session.interrupted:
+            raise _Quit
+        session.interrupted = True
+        session.stop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+
+
+def watch_script_signals(session):
+    """Signals that the script has probes for run them."""
+    for number in session.signals:
+        signal.signal(number, lambda number, frame: session.signal(number))
+
+
+def refusal(compiled, error):
+    """What to say about a program that the verifier refused, with the place in the script."""
+    for program in compiled.programs:
+        if error.instruction is not None and program.name in error.call:
+            spans = program.code.spans
+            span = spans[error.instruction] if error.instruction < len(spans) else None
+            if span is not None and hasattr(span, "context"):
+                return "\n".join(["%s\n%s" % (error, span.location)] + span.context())
+    return str(error)

@@ -1,0 +1,319 @@
+"""Runs a compiled script: maps and programs into the kernel, probes attached, records read and handed to
+the events' actions, everything detached again.
+
+    with Session(compiled, renderer) as session:
+        session.start()                 # load, BEGIN, attach
+        while session.running:
+            session.poll(0.1)
+        session.finish()                # detach, the rest of the records, END, maps
+
+Nothing here is pinned: every object lives by a file descriptor of this process, so that the kernel
+detaches and frees everything when the process is gone, however it went.
+"""
+
+import gc
+import os
+import select
+import time
+
+from . import results
+from .reader import open_reader
+from .writer import ClosedPipe
+
+BUSY, IDLE = 0.001, 0.05     # seconds between two looks into the buffer: see Session.poll
+LOSS_INTERVAL = 0.2          # seconds between two looks at the loss counters
+
+
+class Session:
+    """One run of a `compiled.Compiled`. `renderer` gets the results (`emit`); `process` is a child.Child or
+    child.Process whose end is the trace's end."""
+
+    def __init__(self, compiled, renderer, process=None, host=None):
+        self.compiled = compiled
+        self.renderer = renderer
+        self.process = process
+        self.maps = {}
+        self.programs = []           # (CompiledProgram, Program)
+        self.attachments = []
+        self.attached = 0            # events that are attached, BEGIN and END included
+        self.exit_code = 0
+        self.running = False         # until something says stop
+        self.exiting = False         # exit() was called: later records do not count
+        self.interrupted = False     # somebody outside has asked for the end
+        self.refused = []            # (Point, reason) of points that the kernel did not take
+        self._reader = None
+        self._epoll = None
+        self._wake = None            # pipe that stop() writes to, from a signal handler or a thread
+        self._output = -1            # descriptor of the output, when its closed end ends the trace
+        self._delay = BUSY
+        self._lost = {}
+        self._losses_at = 0.0
+        if host is None:
+            from .host import Host
+            host = Host()
+        self.host = host
+        host.open(self)
+
+    # -- starting
+
+    def load(self):
+        """Create the maps and load the programs. KernelError, VerifierError."""
+        from rawbpf.loader.maps import Map
+        for info in self.compiled.kernel_maps.values():
+            self.maps[info.name] = Map.create(info.map_type, info.key_size, info.value_size, info.max_entries,
+                                              name=info.name, flags=info.flags)
+        for name, data in getattr(self.compiled, "initial", {}).items():
+            self.maps[name].update(bytes(4), data)
+        from rawbpf.loader.program import Program
+        for program in self.compiled.programs:
+            point = program.points[0]
+            loaded = Program.load(program.program_type, program.code.instructions, name=program.name,
+                                  maps=self.maps, expected_attach_type=program.expected_attach_type,
+                                  attach_btf_id=point.attach_btf_id, flags=_flags(point.flags))
+            self.programs.append((program, loaded))
+        self._reader = open_reader(self.compiled, self.maps)
+        self._epoll = select.epoll()
+        self._wake = os.pipe()
+        for fd in self._wake:
+            os.set_blocking(fd, False)
+        self._epoll.register(self._wake[0], select.EPOLLIN)
+        # Edge-triggered: records that nobody was woken for wait for the timer, see poll().
+        self._epoll.register(self._reader.fileno(), select.EPOLLIN | select.EPOLLET)
+        if self.process is not None and self.process.pidfd >= 0:
+            self._epoll.register(self.process.pidfd, select.EPOLLIN)
+
+    def start(self):
+        """`load`, run BEGIN, attach every probe, let the process of -c go."""
+        self.load()
+        self.fire("begin")
+        self.attach()
+        self.running = True
+
+    def release(self):
+        """Let the command of -c run; all probes are attached."""
+        if self.process is not None:
+            self.process.release()
+
+    def attach(self):
+        """Attach all programs that the kernel runs. What it refuses is a SourceError when nothing of a
+        probe is left, else noted in `refused`."""
+        ordered = [pair for pair in self.programs if not pair[0].when]
+        # The kernel runs several programs of one event in the order of attaching for some kinds of event
+        # and in the opposite order for others: each kind is attached so that they run as written.
+        ordered = ([pair for pair in ordered if not pair[0].points[0].last_first]
+                   + [pair for pair in reversed(ordered) if pair[0].points[0].last_first])
+        for program, loaded in ordered:
+            attachment = program.points[0].attach(loaded, program.points, program.cookies)
+            self.attachments.append(attachment)
+            self.refused += attachment.refused
+            self.attached += len(program.points) - len(attachment.refused)
+        self.attached += sum(len(program.points) for program, _ in self.programs if program.when)
+
+    def fire(self, when, signal=None):
+        """Run the programs of BEGIN, END or self:signal:X now."""
+        for program, loaded in self.programs:
+            if program.when == when:
+                for point in program.points:
+                    if signal is None or point.signal == signal:
+                        point.fire(loaded)
+
+    @property
+    def signals(self):
+        """Numbers of the signals that the script has probes for."""
+        return {point.signal for program, _ in self.programs if program.when == "signal"
+                for point in program.points}
+
+    def signal(self, number):
+        """Run the script's probes for a signal that this process has got."""
+        self.fire("signal", number)
+
+    # -- running
+
+    def watch_output(self, fd):
+        """End the trace (by writer.ClosedPipe) when nobody reads the pipe `fd` any more."""
+        self._output = fd
+        self._epoll.register(fd, 0)        # EPOLLERR is always reported
+
+    def stop(self):
+        """End the trace soon. May be called from a signal handler or another thread."""
+        self.running = False
+        try:
+            os.write(self._wake[1], b"s")
+        except (BlockingIOError, OSError, TypeError):
+            pass          # it is awake already, or closed
+
+    def poll(self, timeout=None):
+        """Wait up to `timeout` seconds (None: until something ends the trace) for events and handle them.
+        Returns how many records there were.
+
+        Programs do not wake the reader for every record: that would cost the traced system more than
+        the record does. So the reader looks by itself, every millisecond while there is something and
+        more and more seldom up to `IDLE` while there is not; a buffer that fills quickly wakes it.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        total = 0
+        while True:
+            got = self.consume()
+            total += got
+            now = time.monotonic()
+            if now >= self._losses_at:
+                self._losses_at = now + LOSS_INTERVAL
+                self.report_losses()
+            self.host.settle()
+            if not self.running:
+                return total
+            if got:
+                self._delay = BUSY
+            else:
+                self._delay = min(self._delay * 2, IDLE)
+            if deadline is not None:
+                if now >= deadline:
+                    return total
+                self._wait(min(self._delay, deadline - now))
+            else:
+                self._wait(self._delay)
+            if timeout is not None and total:
+                return total
+
+    def _wait(self, seconds):
+        ready = self._epoll.poll(seconds)
+        for fd, _ in ready:
+            if fd == self._wake[0]:
+                try:
+                    os.read(fd, 64)
+                except BlockingIOError:
+                    pass
+            elif fd == self._output:
+                raise ClosedPipe()
+        process = self.process
+        if process is not None and (process.pidfd < 0 or any(fd == process.pidfd for fd, _ in ready)):
+            if not process.alive():
+                if process.pidfd >= 0:
+                    self._epoll.unregister(process.pidfd)
+                self.running = False
+
+    def consume(self):
+        """Handle the records that are there; returns how many there were."""
+        count = self._reader.consume(self)
+        self.renderer.settle()
+        return count
+
+    def drain(self):
+        """Handle records until there are none."""
+        while self.consume():
+            pass
+
+    # -- what actions of events call
+
+    def emit(self, result):
+        """Hand a result to the renderer."""
+        self.renderer.emit(result)
+
+    def exit(self, code=0):
+        """exit(): the trace ends, and records that come after this one are not handled."""
+        self.exit_code = code
+        self.exiting = True
+        self.running = False
+
+    def map_result(self, info, top=0, div=0):
+        """A script map as it is now, as a results.MapResult."""
+        rows = info.rows(self.maps, self.host, top, div)
+        return results.MapResult(info.name, info.key_type, info.value_type, rows)
+
+    def print_map(self, info, top=0, div=0):
+        """print(@x): unlike at the end of the script, a scalar that was never set shows a zero."""
+        result = self.map_result(info, top, div)
+        kind = info.value_type
+        if info.scalar and not result.rows and not kind.multiline:
+            blank = bytes(kind.size)
+            result.rows = [(None, kind.reduce([blank]) if kind.aggregate else kind.decode(blank, self.host))]
+        self.emit(result)
+
+    def clear_map(self, info):
+        info.clear(self.maps)
+
+    def zero_map(self, info):
+        info.zero(self.maps)
+
+    # -- losses
+
+    @property
+    def lost_events(self):
+        """Records of events that found no room, so far."""
+        return sum(count for loss, count in self._lost.items() if loss.kind == "output")
+
+    def report_losses(self):
+        """Emit what was lost since the last time."""
+        for loss, count in self.compiled.read_losses(self.maps):
+            more = count - self._lost.get(loss, 0)
+            if more <= 0:
+                continue
+            self._lost[loss] = count
+            if loss.kind == "output":
+                self.emit(results.LostEvents(more))
+            else:
+                info = self.compiled.maps.get(loss.name)
+                self.emit(results.Failures(loss.kind, loss.name, more, info.max_entries if info else 0))
+
+    # -- ending
+
+    def detach(self):
+        """No probe fires after this."""
+        attachments, self.attachments = self.attachments, []
+        links = [link for attachment in attachments for link in attachment.links]
+        if links:
+            from rawbpf.loader.link import close_all
+            close_all(links)
+
+    def finish(self):
+        """Detach, handle what was recorded before, run END; emits the last losses, End and the maps."""
+        self.running = False
+        self.detach()
+        if self.process is not None:
+            self.process.close()
+        self.drain()              # after exit() these are passed over
+        self.exiting = False
+        self.fire("end")
+        self.drain()
+        self.report_losses()
+        self.emit(results.End())
+        if getattr(self.compiled.config, "print_maps_on_exit", True):
+            for info in self.compiled.maps.values():
+                self.emit(self.map_result(info))
+
+    def close(self):
+        """Let everything go. The session is over."""
+        self.detach()
+        for _, program in self.programs:
+            program.close()
+        self.programs = []
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        for map in self.maps.values():
+            map.close()
+        self.maps = {}
+        if self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+        if self._wake is not None:
+            for fd in self._wake:
+                os.close(fd)
+            self._wake = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+
+def _flags(names):
+    bits = {"sleepable": 1 << 4, "strict_alignment": 1, "any_alignment": 2, "test_rnd_hi32": 4}
+    return sum(bits[name] for name in names)
+
+
+def relax_gc():
+    """The compiler's objects live as long as the trace: do not walk over them again and again."""
+    gc.collect()
+    gc.freeze()
