@@ -18,7 +18,7 @@ import tempfile
 
 import pytest
 
-from tests import cc, leaks
+from tests import bpf, cc, leaks
 
 PRIVILEGED = ("root", "kernel", "vm")
 CI = bool(os.environ.get("CI"))
@@ -66,7 +66,7 @@ def no_program_left(request):
     if not (ROOT and any(request.node.get_closest_marker(name) for name in PRIVILEGED)):
         yield
         return
-    before = leaks.program_ids()
+    before = bpf.program_ids()
     yield
     left = leaks.orphaned_programs(before)
     assert not left, f"BPF programs left behind, held by no process: ids {sorted(left)}"
