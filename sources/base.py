@@ -122,9 +122,7 @@ class Point:
     source = None
     program_type = "kprobe"
     expected_attach_type = None
-    attach_btf_id = 0
-    attach_btf_obj_fd = 0
-    flags = ()  #: names of prog flags: ("sleepable",)
+    load_options = {}  #: further keywords of Program.load (attach_btf_id, attach_prog, flags, ...)
     user_space = False
     when = None
     argument_count = 0
@@ -169,6 +167,12 @@ class Point:
         read with the kernel-memory helpers."""
         raise SourceError("%s probes have no args" % self.source.shown)
 
+    def field_load(self, f, ctx, field, offset, size, signed=False):
+        """Value of `size` bytes at `offset` within an aggregate field by direct loads, which need
+        no helper (faster, and possible where kernel reads are locked down); None where that
+        cannot be: then read from `field_address`."""
+        return None
+
     def field_length(self, f, ctx, field):
         """Length in bytes of a data_loc/rel_loc field as a Value."""
         raise SourceError("this field has no length of its own")
@@ -191,10 +195,15 @@ class Point:
 
     # -- programs and attaching
 
-    def groups_with(self, other):
-        """Whether one program serves both: the same program type and every value above read by
-        the same code. Names may differ (see `cookies`)."""
-        return False
+    def group_key(self, args=True):
+        """Points with equal keys (any hashable) can share one program: the same program type, and
+        every value above read by the same code. With `args` False the program reads no `args`, so
+        their layout does not count (and is not looked up). Names may differ, see `cookies`."""
+        raise NotImplementedError
+
+    def groups_with(self, other, args=True):
+        """Whether one program serves both."""
+        return self.group_key(args) == other.group_key(args)
 
     def attach(self, program, points, cookies=None):
         """Attach `program` to every one of `points` (mutually `groups_with`) and return an
@@ -222,28 +231,12 @@ class Attachment:
         self.refused = list(refused)
 
     def close(self):
-        """Detach. Many links are closed by several threads: each close of a uprobe's perf event
-        waits for a grace period of the kernel, and those overlap."""
+        """Detach. Many links close in parallel: each uprobe's perf event waits for a grace period
+        of the kernel, and those overlap."""
+        from rawbpf.loader.link import close_all
+
         links, self.links = self.links, []
-        if len(links) < 4:
-            for link in links:
-                link.close()
-            return
-        from threading import Thread
-
-        def close_all():
-            while links:
-                try:
-                    link = links.pop()
-                except IndexError:
-                    return
-                link.close()
-
-        threads = [Thread(target=close_all) for _ in range(min(64, len(links)))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        close_all(links)
 
     def __enter__(self):
         return self

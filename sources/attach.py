@@ -1,0 +1,73 @@
+"""Attaching one program to many points, with what the kernel refused kept beside what works."""
+
+import errno
+
+from .base import Attachment, SourceError
+
+# What concerns one point only: the others may still be attached. EPERM, EMFILE, ENOMEM, ... end it.
+_OF_THE_POINT = {errno.EINVAL, errno.ENOENT, errno.EILSEQ, errno.EADDRNOTAVAIL, errno.EEXIST,
+                 errno.EOPNOTSUPP, errno.ENOTSUP, errno.EIO, errno.ENODEV, errno.ESRCH,
+                 errno.ENOEXEC, errno.EBUSY, errno.ERANGE, 524}
+
+
+def perf_cookies():
+    """Do links of perf events carry cookies here (5.15+)?"""
+    from rawbpf.loader import features
+
+    return features.has_link("perf_event") and features.has_helper("bpf_get_attach_cookie", "kprobe")
+
+
+def attach_perf(program, points, open_event, cookies=None, explain=None):
+    """Attach to one perf event a point. `open_event(point) -> (attr, pid, cpu)`;
+    `explain(point, error) -> str` makes a refusal's reason."""
+    from rawbpf.loader.link import attach_perf_event
+    from rawbpf.loader.perf import PerfEvent
+
+    def one(point, cookie):
+        attr, pid, cpu = open_event(point)
+        event = PerfEvent.open(attr, pid, cpu)
+        try:
+            return attach_perf_event(program, event, cookie)
+        except BaseException:
+            event.close()
+            raise
+
+    return attach_each(points, one, cookies, explain)
+
+
+def attach_each(points, one, cookies=None, explain=None):
+    """`one(point, cookie) -> link` for every point; an Attachment. SourceError if none works."""
+    reserve_files(len(points))
+    links, refused = [], []
+    try:
+        for index, point in enumerate(points):
+            try:
+                links.append(one(point, cookies[index] if cookies else None))
+            except OSError as error:
+                reason = explain(point, error) if explain else str(error)
+                if error.errno not in _OF_THE_POINT:
+                    raise SourceError("%s: %s" % (point.name, reason)) from error
+                refused.append((point, reason))
+        if not links:
+            raise SourceError("%s: %s" % (refused[0][0].name, refused[0][1]))
+    except BaseException:
+        Attachment(links).close()
+        raise
+    return Attachment(links, refused)
+
+
+def reserve_files(count):
+    """Raise the soft limit of open files when `count` descriptors more may not fit."""
+    if count < 256:
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * count + 1024
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (ValueError, OSError):
+            return  # the kernel's EMFILE names the limit

@@ -1,0 +1,87 @@
+"""Which kernel functions exist, where, and which of them can be traced.
+
+/proc/kallsyms ("address type name [module]", proc(5)), tracefs' available_filter_functions
+("name [module]": what ftrace, kprobe_multi and fentry can be attached to) and debugfs'
+kprobes/blacklist ("first-last name").
+"""
+
+import functools
+import re
+
+from .tracefs import tracefs
+
+_TEXT = b"tTwW"
+
+
+@functools.lru_cache(maxsize=1)
+def _text():
+    with open("/proc/kallsyms", "rb") as file:
+        return file.read()
+
+
+def find(name, module=None):
+    """[(address, module or "")] of every text symbol called `name`; `module` "vmlinux" means the
+    kernel itself. Addresses are 0 where the kernel hides them (kernel.kptr_restrict)."""
+    pattern = rb"^([0-9a-f]+) [tTwW] " + re.escape(name.encode()) + rb"(?:\t\[([^\]]+)\])?$"
+    found = []
+    for match in re.finditer(pattern, _text(), re.M):
+        where = (match.group(2) or b"").decode()
+        if where in ("bpf", "__builtin__ftrace", "__builtin__kprobes"):
+            continue
+        if module is None or module == (where or "vmlinux"):
+            found.append((int(match.group(1), 16), where))
+    return found
+
+
+def at(address):
+    """(name, offset, module) of the text symbol that covers a kernel address, or None."""
+    best = None
+    for match in re.finditer(rb"^([0-9a-f]+) [tTwW] (\S+)(?:\t\[([^\]]+)\])?$", _text(), re.M):
+        start = int(match.group(1), 16)
+        if start <= address and (best is None or start > best[0]):
+            best = (start, match.group(2).decode(), (match.group(3) or b"").decode())
+    return (best[1], address - best[0], best[2]) if best and best[0] else None
+
+
+def addresses(wanted=None):
+    """{(name, module or ""): [addresses]} of text symbols, of those names that are in `wanted`."""
+    table = {}
+    for match in re.finditer(rb"^([0-9a-f]+) [tTwW] (\S+)(?:\t\[([^\]]+)\])?$", _text(), re.M):
+        name = match.group(2).decode()
+        if wanted is None or name in wanted:
+            key = (name, (match.group(3) or b"").decode())
+            table.setdefault(key, []).append(int(match.group(1), 16))
+    return table
+
+
+def names():
+    """Every text symbol as (name, module or "")."""
+    return [(n.decode(), m.decode()) for n, m in
+            re.findall(rb"^[0-9a-f]+ [tTwW] (\S+)(?:\t\[([^\]]+)\])?$", _text(), re.M)]
+
+
+@functools.lru_cache(maxsize=1)
+def traceable():
+    """What ftrace can trace as a list of (name, module or ""), or None where that cannot be read
+    (lockdown, or a kernel without dynamic ftrace)."""
+    from .base import SourceError
+
+    try:
+        data = tracefs().read("available_filter_functions", 1 << 20)
+    except (OSError, SourceError):
+        return None
+    # entries such as __ftrace_invalid_address___1234 stand for functions that are gone
+    return [(n.decode(), m.decode()) for n, m in
+            re.findall(rb"^(?!__ftrace_invalid)(\S+)(?: \[([^\]]+)\])?", data, re.M)]
+
+
+@functools.lru_cache(maxsize=1)
+def blacklist():
+    """Names of functions that kprobes may not be put on, as far as debugfs says (may be empty)."""
+    for folder in ("/sys/kernel/debug/kprobes/blacklist",):
+        try:
+            with open(folder) as file:
+                return frozenset(line.split("\t")[-1].strip() for line in file)
+        except OSError:
+            continue
+    return frozenset()

@@ -1,0 +1,307 @@
+"""kprobe and kretprobe: any kernel function, at its entry, at an offset, or at its return.
+
+    kprobe:FUNCTION  kprobe:FUNCTION+OFFSET  kprobe:MODULE:FUNCTION  kprobe:0xADDRESS  kprobe:vfs_*
+
+Many functions are attached by one kprobe_multi link (Linux 5.18+); where the kernel has none, and
+for offsets and addresses, each by a perf event of the kprobe PMU (4.17+).
+"""
+
+import errno
+import os
+from typing import NamedTuple
+
+from . import kallsyms
+from .attach import attach_perf, perf_cookies
+from .base import (Listed, Source, SourceError, has_wildcard, matcher, nearest, number, quote,
+                   try_number)
+from .registers import RegistersPoint
+
+
+class Spec(NamedTuple):
+    module: str  #: "" when not given
+    function: str  #: "" with an address
+    offset: int
+    address: int
+
+
+class Kprobe(Source):
+    names = ("kprobe", "k")
+    listed = "kernel"
+    usage = "kprobe:[MODULE:]FUNCTION[+OFFSET] or kprobe:ADDRESS"
+    retprobe = False
+
+    def parse(self, parts, target):
+        if len(parts) not in (1, 2) or not parts[-1]:
+            raise self.count_error(1, 2)
+        module = parts[0] if len(parts) == 2 else ""
+        text = parts[-1]
+        address = try_number(text)
+        if address is not None:
+            if not target.unsafe:
+                raise SourceError("Probing by address requires --unsafe")
+            return Spec(module, "", 0, address)
+        function, plus, offset = text.partition("+")
+        if plus:
+            if self.retprobe:
+                raise SourceError("Offset not allowed")
+            if "+" in offset:
+                raise SourceError("Cannot take more than one offset")
+            if has_wildcard(function):
+                raise SourceError("Cannot use wildcards with an offset")
+            return Spec(module, function, number(offset, "offset"), 0)
+        return Spec(module, function, 0, 0)
+
+    def expand(self, spec, target):
+        require_kprobes()
+        if spec.address:
+            return [KprobePoint(self, spec.module, "", 0, spec.address)]
+        if has_wildcard(spec.function) or has_wildcard(spec.module):
+            return self._expand_wildcard(spec)
+        places = kallsyms.find(spec.function, spec.module or None)
+        if not places:
+            raise _missing(self, spec)
+        if spec.function in kallsyms.blacklist():
+            raise SourceError("%s is on the kernel's kprobe blacklist: probing it could crash the "
+                              "kernel" % spec.function)
+        if len(places) == 1:
+            return [KprobePoint(self, spec.module, spec.function, spec.offset)]
+        # Several functions have the name; the kernel takes the first or refuses. By address, all.
+        if not all(address for address, _ in places):
+            raise SourceError(
+                "%d kernel functions are called %s (in %s), and their addresses are hidden: "
+                "kernel.kptr_restrict or a missing CAP_SYSLOG"
+                % (len(places), spec.function,
+                   ", ".join(sorted({module or "vmlinux" for _, module in places}))))
+        return [KprobePoint(self, spec.module, spec.function, spec.offset, address)
+                for address, _ in sorted(places)]
+
+    def _expand_wildcard(self, spec):
+        names = list(candidates(spec.module, spec.function))
+        if not names:
+            raise _missing(self, spec)
+        counts = {}
+        for name, module in names:
+            counts[name] = counts.get(name, 0) + 1
+        multi = len(names) > 1 and has_multi()
+        points = [KprobePoint(self, module if spec.module else "", name, 0, 0, multi)
+                  for name, module in names]
+        twice = {name for name, count in counts.items() if count > 1}
+        if twice:
+            points = self._by_address(points, names, twice, multi)
+        return points
+
+    def _by_address(self, points, names, twice, multi):
+        """The kernel refuses a name that occurs twice: those points by their addresses."""
+        table = kallsyms.addresses(twice)
+        result = []
+        for point, (name, module) in zip(points, names):
+            if name not in twice:
+                result.append(point)
+                continue
+            known = table.get((name, module), [])
+            if known and known[0]:
+                result.append(KprobePoint(self, point.module, name, 0, known.pop(0), multi))
+        return result
+
+    def list(self, pattern, target):
+        if not has_kprobes():
+            return
+        module, _, function = pattern.rpartition(":")
+        for name, where in candidates(module, function or "*"):
+            text = "%s:%s" % (quote(where or "vmlinux"), quote(name)) if module else quote(name)
+            yield Listed("%s:%s" % (self.shown, text))
+
+
+class Kretprobe(Kprobe):
+    names = ("kretprobe", "kr")
+    listed = ""
+    usage = "kretprobe:[MODULE:]FUNCTION"
+    retprobe = True
+
+
+def candidates(module, function):
+    """(name, module or "") of the traceable functions that match, sorted, one entry a function."""
+    in_function = matcher(function)
+    names = kallsyms.traceable()
+    if names is None:
+        bad = kallsyms.blacklist()
+        names = [(n, m) for n, m in kallsyms.names() if n not in bad and m != "bpf"]
+    found = [(n, m) for n, m in names if in_function(n) and ".part." not in n]
+    if module:
+        in_module = matcher(module)
+        found = [(n, m) for n, m in found if in_module(m or "vmlinux")]
+    if not module:
+        return sorted(found)
+    return sorted(found, key=lambda pair: (pair[1] or "vmlinux", pair[0]))
+
+
+def has_kprobes():
+    return os.path.exists("/sys/bus/event_source/devices/kprobe")
+
+
+def require_kprobes():
+    if has_kprobes():
+        return
+    from rawbpf.loader import kernel
+
+    if kernel.release() < (4, 17):
+        raise SourceError("kprobes need Linux 4.17 or later, this is %s" % os.uname().release)
+    option = "CONFIG_KPROBES"
+    if kernel.config().get("CONFIG_KPROBES") == "y":
+        option = "CONFIG_KPROBE_EVENTS"
+    raise SourceError("this kernel has no kprobes (%s is not set)" % option)
+
+
+def has_multi():
+    from rawbpf.loader import features
+
+    return kallsyms.traceable() is not None and features.has_link("kprobe_multi")
+
+
+def _missing(source, spec):
+    name = (spec.module + ":" if spec.module else "") + spec.function
+    reason = "No matches for %s %s." % (source.shown, name)
+    if has_wildcard(name):
+        return SourceError(reason, missing=True)
+    pairs = kallsyms.names()
+    modules = sorted({m or "vmlinux" for n, m in pairs if n == spec.function})
+    if modules:
+        hints = ["%s:%s:%s" % (source.shown, m, spec.function) for m in modules]
+    else:
+        start = spec.function + "."
+        cloned = sorted({n for n, _ in pairs if n.startswith(start)})
+        if cloned:
+            reason += " The compiler left only variants of it."
+        hints = ["%s:%s" % (source.shown, n)
+                 for n in cloned or nearest(spec.function, {n for n, _ in pairs})]
+    return SourceError(reason, hints[:3], missing=True)
+
+
+class KprobePoint(RegistersPoint):
+    """One place in the kernel. `address` is 0 when the name says it all; `multi`: attached by
+    kprobe_multi together with others."""
+
+    program_type = "kprobe"
+
+    def __init__(self, source, module, function, offset, address=0, multi=False):
+        self.source = source
+        self.module = module
+        self.function = function
+        self.offset = offset
+        self.address = address
+        self.multi = multi
+
+    @property
+    def at_entry(self):
+        return not self.source.retprobe and not self.offset and bool(self.function)
+
+    @property
+    def at_return(self):
+        return self.source.retprobe
+
+    @property
+    def expected_attach_type(self):
+        return "trace_kprobe_multi" if self.multi else None
+
+    @property
+    def func(self):
+        return self.function or None
+
+    @property
+    def name(self):
+        text = self.function or "0x%x" % self.address
+        if self.offset:
+            text += "+%d" % self.offset
+        return ":".join(filter(None, (self.source.shown, self.module, text)))
+
+    @property
+    def cookies(self):
+        return self.multi or perf_cookies()
+
+    def argument(self, f, ctx, n):
+        if not self.function and not self.at_return:  # at an address: the caller knows what it is
+            from . import abi
+
+            return self.register(f, ctx, abi.host().arguments[n])
+        return super().argument(f, ctx, n)
+
+    def func_address(self, f, ctx):
+        from rawbpf.loader import features
+
+        if features.has_helper("bpf_get_func_ip", "kprobe") and not self.offset and self.function:
+            return f.call("bpf_get_func_ip", ctx)
+        return None if self.at_return else self.pc(f, ctx)
+
+    def group_key(self, args=True):
+        return ("kprobe", self.multi, self.at_entry, self.at_return, bool(self.offset))
+
+    def attach(self, program, points, cookies=None):
+        if self.multi:
+            return attach_multi(program, points, cookies, self.source.retprobe)
+        from rawbpf.loader import perf
+
+        def open_event(point):
+            if point.address:
+                return perf.kprobe(address=point.address + point.offset,
+                                   retprobe=self.source.retprobe), -1, -1
+            name = point.function
+            if point.module and point.module != "vmlinux":
+                name = point.module + ":" + name
+            return perf.kprobe(name, point.offset, retprobe=self.source.retprobe), -1, -1
+
+        return attach_perf(program, points, open_event, cookies, _explain)
+
+
+def attach_multi(program, points, cookies, retprobe):
+    """kprobe_multi links for all points. The kernel refuses a whole list for one bad name, so a
+    refused list is split until the bad ones stand alone."""
+    from rawbpf.loader.link import attach_kprobe_multi
+
+    cookies = cookies or [None] * len(points)
+    named = [(p, c) for p, c in zip(points, cookies) if not p.address]
+    placed = [(p, c) for p, c in zip(points, cookies) if p.address]
+    groups = [group for group in (named, placed) if group]
+
+    def attach_group(group):
+        targets = {"addresses": [p.address for p, _ in group]} if group[0][0].address else {
+            "symbols": [p.function for p, _ in group]}
+        given = [c for _, c in group]
+        return attach_kprobe_multi(program, cookies=None if given[0] is None else given,
+                                   retprobe=retprobe, **targets)
+
+    from .base import Attachment
+
+    links, refused = [], []
+    try:
+        while groups:
+            group = groups.pop()
+            try:
+                links.append(attach_group(group))
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ESRCH, errno.ENOENT, errno.EADDRNOTAVAIL):
+                    raise SourceError(str(error)) from error
+                if len(group) == 1:
+                    refused.append((group[0][0], _explain(group[0][0], error)))
+                    continue
+                middle = len(group) // 2
+                groups += [group[:middle], group[middle:]]
+        if not links:
+            raise SourceError("%s: %s" % (refused[0][0].name, refused[0][1]))
+    except BaseException:
+        Attachment(links).close()
+        raise
+    return Attachment(links, refused)
+
+
+def _explain(point, error):
+    code = error.errno
+    if code == errno.EINVAL and point.function in kallsyms.blacklist():
+        return "%s is on the kernel's kprobe blacklist" % point.function
+    if code in (errno.EINVAL, errno.EILSEQ) and point.offset:
+        return ("offset %d of %s is not the start of an instruction, or beyond the function's end"
+                % (point.offset, point.function))
+    if code == errno.EINVAL:
+        traceable = kallsyms.traceable()
+        if traceable is not None and point.function not in {n for n, _ in traceable}:
+            return "%s cannot be traced (it is marked notrace)" % point.function
+    return str(error)

@@ -1,0 +1,228 @@
+"""From what people write to files: binaries by path, by name in PATH, libraries by name, and the
+same inside another mount namespace.
+
+A `Binary` keeps three things apart: `shown` (as it was written, for listings and probe names),
+`path` (what this process can open) and the image.
+"""
+
+import os
+
+from .base import SourceError, Target, has_wildcard, nearest
+
+
+class Binary:
+    """An ELF file that probes are put on. Its image is opened when first asked for."""
+
+    def __init__(self, shown, path):
+        self.shown = shown
+        self.path = path
+        self._image = self._symbols = None
+
+    @property
+    def image(self):
+        if self._image is None:
+            from rawbpf.elf.image import ElfError, Image
+
+            try:
+                self._image = Image.open(self.path)
+            except ElfError as error:
+                raise SourceError(str(error)) from None
+        return self._image
+
+    @property
+    def symbols(self):
+        if self._symbols is None:
+            from rawbpf.elf.symbols import Symbols
+
+            self._symbols = Symbols(self.image)
+        return self._symbols
+
+    def file_offset(self, vaddr):
+        """Where the code at virtual address `vaddr` is in the file; SourceError lists the ranges
+        that hold code when it is in none."""
+        ranges = self.image.executable_ranges()
+        if not any(first <= vaddr < end for first, end in ranges):
+            raise SourceError("0x%x is no address of code in %s: code is at %s (virtual addresses)" % (
+                vaddr, self.shown, ", ".join("0x%x-0x%x" % r for r in ranges) or "no address"))
+        return self.image.file_offset(vaddr)
+
+
+def resolve(name, target=Target()):
+    """The Binaries that `name` means: a list of one, or of all that match where it has wildcards.
+    SourceError when there is none."""
+    root = root_of(target)
+    if has_wildcard(name):
+        found = _glob(name, target, root)
+        if not found:
+            raise SourceError("no executable or library matches %s" % name, missing=True)
+        return found
+    path = _find(name, target, root)
+    if path is None:
+        raise SourceError("target file '%s' does not exist or is not executable" % name,
+                          _near(name, root), missing=True)
+    return [Binary(path if "/" not in name else name, under(root, path))]
+
+
+def root_of(target):
+    """Where the traced process's paths begin: "" for this process's own root."""
+    if target.root:
+        return target.root
+    if target.pid is None:
+        return ""
+    try:
+        own, other = (os.readlink("/proc/%s/%s" % (pid, "ns/mnt")) for pid in ("self", target.pid))
+        same_root = os.stat("/proc/%d/root" % target.pid)
+        here = os.stat("/")
+    except OSError:
+        return ""
+    if own == other and (same_root.st_dev, same_root.st_ino) == (here.st_dev, here.st_ino):
+        return ""
+    return "/proc/%d/root" % target.pid
+
+
+def under(root, path):
+    return root + os.path.abspath(path) if root else path
+
+
+def exe(pid):
+    """The Binary that process `pid` runs, deleted or replaced files included: they are opened
+    through /proc. SourceError when it is not there."""
+    try:
+        shown = os.readlink("/proc/%d/exe" % pid)
+    except OSError as error:
+        raise SourceError("the program of process %d cannot be told: %s"
+                          % (pid, error.strerror)) from None
+    return Binary(_without_deleted(shown), reachable(pid, shown, "/proc/%d/exe" % pid))
+
+
+def mapped(pid):
+    """The Binaries that process `pid` has mapped as code, in address order, each once."""
+    try:
+        with open("/proc/%d/maps" % pid, "rb") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise SourceError("the files of process %d cannot be told: %s"
+                          % (pid, error.strerror)) from None
+    found = {}
+    for line in lines:
+        fields = line.split(None, 5)
+        if len(fields) == 6 and b"x" in fields[1] and fields[5].startswith(b"/"):
+            shown = os.fsdecode(fields[5])
+            if shown not in found:
+                handle = "/proc/%d/map_files/%s" % (pid, fields[0].decode())
+                found[shown] = Binary(_without_deleted(shown), reachable(pid, shown, handle))
+    return list(found.values())
+
+
+def reachable(pid, shown, handle):
+    """A path that opens the file the process really uses: its own path, seen from its root, while
+    that is still the same file; else the kernel's `handle` of it under /proc."""
+    path = under(root_of(Target(pid)), shown)
+    try:
+        if os.path.samefile(path, handle):
+            return path
+    except OSError:
+        if not shown.endswith(" (deleted)"):
+            return path
+    return handle
+
+
+def _without_deleted(path):
+    return path[:-10] if path.endswith(" (deleted)") else path
+
+
+def _find(name, target, root):
+    if "/" in name:
+        return name if _is_binary(under(root, name)) or (
+            target.unsafe and os.path.isfile(under(root, name))) else None
+    if target.pid is not None:
+        for binary in _mapped_quietly(target.pid):
+            base = os.path.basename(binary.shown)
+            if base == name or base.startswith((name + ".so", name + "-")) and name.startswith("lib"):
+                return binary.shown
+    if name.startswith("lib") or ".so" in name:
+        from rawbpf.elf.ldcache import find_library
+
+        path = find_library(name, root or "/")
+        if path:
+            return _resolved(root, path)
+    if _is_binary(under(root, name)):
+        return "./" + name if root else name
+    for folder in _path_variable(target).split(":"):
+        path = os.path.join(folder or ".", name)
+        if _is_binary(under(root, path)):
+            return path
+    from rawbpf.elf.ldcache import find_library
+
+    path = find_library(name, root or "/")
+    return _resolved(root, path) if path else None
+
+
+def _resolved(root, path):
+    """A library's path without the symbolic links in its folders: "/lib" is mostly one."""
+    full = under(root, path)
+    folder = os.path.realpath(os.path.dirname(full))
+    if root and not folder.startswith(os.path.realpath(root)):
+        return path
+    return os.path.join(folder[len(os.path.realpath(root)) if root else 0:], os.path.basename(path))
+
+
+def _mapped_quietly(pid):
+    try:
+        return mapped(pid)
+    except SourceError:
+        return []
+
+
+def _path_variable(target):
+    if target.pid is not None and root_of(target):
+        try:
+            with open("/proc/%d/environ" % target.pid, "rb") as file:
+                for entry in file.read().split(b"\0"):
+                    if entry.startswith(b"PATH="):
+                        return os.fsdecode(entry[5:])
+        except OSError:
+            return os.environ.get("PATH", "")
+    return os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin")
+
+
+def _is_binary(path):
+    """An ELF executable (with permission to execute) or shared object?"""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(18)
+            if head[:4] != b"\x7fELF" or len(head) < 18:
+                return False
+            kind = int.from_bytes(head[16:18], "little" if head[5] == 1 else "big")
+            return kind == 3 or (kind == 2 and bool(os.fstat(file.fileno()).st_mode & 0o111))
+    except OSError:
+        return False
+
+
+def _glob(pattern, target, root):
+    import glob
+
+    if target.pid is not None and pattern == "*":
+        return mapped(target.pid)
+    patterns = [pattern]
+    if "/" not in pattern:
+        patterns += [os.path.join(folder, pattern)
+                     for folder in _path_variable(target).split(":") if folder]
+    found, seen = [], set()
+    for each in patterns:
+        base = under(root, each)
+        for path in sorted(glob.glob(base)):
+            if path not in seen and _is_binary(path):
+                seen.add(path)
+                shown = path[len(root):] if root else path
+                found.append(Binary(shown, path))
+    return found
+
+
+def _near(name, root):
+    folder, base = os.path.split(name)
+    try:
+        names = os.listdir(under(root, folder or "."))
+    except OSError:
+        return []
+    return [os.path.join(folder, each) for each in nearest(base, names)]

@@ -1,0 +1,304 @@
+"""uprobe and uretprobe: any instruction of a program or library, or a function's return.
+
+    uprobe:BINARY:FUNCTION[+OFFSET]   uprobe:BINARY:0xADDRESS   uprobe:libc:mallo*   uprobe:FUNCTION (-p)
+
+BINARY is a path, a name that PATH or the dynamic linker's cache finds, or has wildcards. ADDRESS is a
+virtual address of the file, as nm and objdump print it. Many places in one file are attached by one
+uprobe_multi link (Linux 6.6+); else each by a perf event of the uprobe PMU (4.17+).
+"""
+
+import errno
+import os
+from typing import NamedTuple
+
+from . import paths
+from .attach import attach_perf, perf_cookies, reserve_files
+from .base import (Attachment, Listed, Source, SourceError, has_wildcard, matcher, nearest, number,
+                   quote, try_number)
+from .registers import RegistersPoint
+
+
+class Spec(NamedTuple):
+    binary: str  #: as written; "" means the traced process's own program
+    function: str  #: "" with an address
+    offset: int
+    address: object  #: int or None
+    text: str  #: the last part as written
+
+
+class Uprobe(Source):
+    names = ("uprobe", "u")
+    listed = "user"
+    usage = "uprobe:BINARY:FUNCTION[+OFFSET] or uprobe:BINARY:ADDRESS"
+    retprobe = False
+
+    def parse(self, parts, target):
+        if len(parts) == 1 and target.pid is not None:
+            parts = ["", parts[0]]
+        if len(parts) != 2 or not parts[1] or not (parts[0] or target.pid is not None):
+            raise self.count_error(2)
+        binary, text = parts
+        address = try_number(text)
+        if address is not None:
+            if has_wildcard(binary):
+                raise SourceError("Cannot use wildcards with absolute address")
+            return Spec(binary, "", 0, address, text)
+        function, plus, offset = text.rpartition("+")
+        if plus and try_number(offset) is not None:
+            if self.retprobe:
+                raise SourceError("uretprobes can not be attached to a function offset")
+            if has_wildcard(function):
+                raise SourceError("Cannot use wildcards with an offset")
+            return Spec(binary, function, number(offset, "offset"), None, text)
+        return Spec(binary, text, 0, None, text)
+
+    def binaries(self, spec, target):
+        if not spec.binary:
+            return [paths.exe(target.pid)]
+        return paths.resolve(spec.binary, target)
+
+    def expand(self, spec, target):
+        require_uprobes()
+        points = []
+        binaries = self.binaries(spec, target)
+        for binary in binaries:
+            points += self._points(binary, spec, target, len(binaries) == 1)
+        if not points:
+            raise self._missing(binaries, spec)
+        if len(points) > 1 and has_multi(target.pid):
+            for point in points:
+                point.multi = True
+        return points
+
+    def _points(self, binary, spec, target, only):
+        if spec.address is not None:
+            return [UprobePoint(self, binary, spec.text, spec.address, 0, target.pid)]
+        if has_wildcard(spec.function):
+            return self._matching(binary, spec.function, target)
+        try:
+            symbol = binary.symbols.find(spec.function)
+        except Exception as error:
+            if only or type(error).__name__ != "ElfError":
+                raise _source_error(error) from None
+            return []
+        if symbol is None:
+            return []
+        if spec.offset and symbol.size and spec.offset >= symbol.size:
+            raise SourceError("offset %d is outside of %s, which is %d bytes long"
+                              % (spec.offset, symbol.name, symbol.size))
+        text = spec.text if not spec.offset else "%s+%d" % (spec.function, spec.offset)
+        return [UprobePoint(self, binary, text, symbol.value + spec.offset, spec.offset, target.pid,
+                            symbol)]
+
+    def _matching(self, binary, pattern, target):
+        """Points of all functions whose names match, sorted by name; each place once."""
+        chosen = {}
+        for symbol in functions(binary, pattern):
+            known = chosen.get(symbol.value)
+            if known is None or (symbol.name < known.name):
+                chosen[symbol.value] = symbol
+        points = []
+        for symbol in sorted(chosen.values(), key=lambda s: s.name):
+            offset = binary.image.file_offset(symbol.value)
+            if offset is not None:
+                points.append(UprobePoint(self, binary, symbol.name, symbol.value, 0, target.pid,
+                                          symbol))
+        return points
+
+    def _missing(self, binaries, spec):
+        reason = "No matches for %s %s:%s." % (self.shown, spec.binary or binaries[0].shown, spec.text)
+        hints = []
+        if not has_wildcard(spec.function) and len(binaries) == 1:
+            names = {symbol.name for symbol in functions(binaries[0], "*")}
+            hints = ["%s:%s:%s" % (self.shown, quote(binaries[0].shown), quote(name))
+                     for name in nearest(spec.function, names)]
+            if not names:
+                reason += " The file has no symbols (stripped?); an address can be given instead."
+        return SourceError(reason, hints, missing=True)
+
+    def list(self, pattern, target):
+        binary, colon, function = _cut(pattern)
+        if not colon and target.pid is None:
+            # "uprobe:name*": the functions of every program, which nobody wants by accident
+            binary, function = "*", binary
+        try:
+            if not colon and target.pid is not None:
+                binaries, function = paths.mapped(target.pid), binary
+            else:
+                binaries = paths.resolve(binary, target)
+        except SourceError:
+            return
+        lines = []
+        for each in binaries:
+            shown = quote(each.shown if has_wildcard(binary) or not colon else binary)
+            names = sorted({s.name for s in functions(each, function or "*", quiet=True)})
+            lines += ["%s:%s:%s" % (self.shown, shown, quote(name)) for name in names]
+        for line in sorted(lines):
+            yield Listed(line)
+
+
+class Uretprobe(Uprobe):
+    names = ("uretprobe", "ur")
+    listed = ""
+    usage = "uretprobe:BINARY:FUNCTION"
+    retprobe = True
+
+
+def _cut(pattern):
+    """Binary and function of a listing pattern; quotes keep ":" in either."""
+    from .base import split
+
+    parts = split(pattern)
+    if len(parts) == 1:
+        return parts[0], "", ""
+    return parts[0], ":", ":".join(parts[1:])
+
+
+def functions(binary, pattern, quiet=False):
+    """The Symbols of functions with code in the file whose names match."""
+    from rawbpf.elf.image import ElfError
+
+    matches = matcher(pattern)
+    try:
+        return [s for s in binary.symbols.functions() if matches(s.name)]
+    except (ElfError, SourceError) as error:
+        if quiet:
+            return []
+        raise _source_error(error) from None
+
+
+def _source_error(error):
+    return error if isinstance(error, SourceError) else SourceError(str(error))
+
+
+def require_uprobes():
+    if os.path.exists("/sys/bus/event_source/devices/uprobe"):
+        return
+    from rawbpf.loader import kernel
+
+    if kernel.release() < (4, 17):
+        raise SourceError("uprobes need Linux 4.17 or later, this is %s" % os.uname().release)
+    raise SourceError("this kernel has no uprobes (CONFIG_UPROBE_EVENTS is not set)")
+
+
+def has_multi(pid=None):
+    """Is there a uprobe_multi link that does it? Limited to a process it left out the process's other
+    threads before 6.10."""
+    from rawbpf.loader import features, kernel
+
+    return features.has_link("uprobe_multi") and (pid is None or kernel.release() >= (6, 10))
+
+
+class UprobePoint(RegistersPoint):
+    """One place in one file. `text` is how it was named; `vaddr` its virtual address."""
+
+    program_type = "kprobe"
+    user_space = True
+    ref_ctr_offset = 0
+
+    def __init__(self, source, binary, text, vaddr, offset, pid, symbol=None, multi=False):
+        self.source = source
+        self.binary = binary
+        self.text = text
+        self.vaddr = vaddr
+        self.offset = offset
+        self.pid = pid
+        self.symbol = symbol
+        self.multi = multi
+
+    @property
+    def at_entry(self):
+        return not self.source.retprobe and not self.offset
+
+    @property
+    def at_return(self):
+        return self.source.retprobe
+
+    @property
+    def expected_attach_type(self):
+        return "trace_uprobe_multi" if self.multi else None
+
+    @property
+    def func(self):
+        return self.symbol.name if self.symbol else None
+
+    @property
+    def name(self):
+        return "%s:%s:%s" % (self.source.shown, self.binary.shown, self.text)
+
+    @property
+    def cookies(self):
+        return self.multi or perf_cookies()
+
+    @property
+    def file_offset(self):
+        return self.binary.file_offset(self.vaddr)
+
+    def func_address(self, f, ctx):
+        from rawbpf.loader import features
+
+        if not self.at_return:
+            return self.pc(f, ctx)
+        if self.multi and features.has_helper("bpf_get_func_ip", "kprobe"):
+            return f.call("bpf_get_func_ip", ctx)
+        return None
+
+    def group_key(self, args=True):
+        key = ("uprobe", self.multi, self.at_entry, self.at_return)
+        return key + ((self.binary.path, self.pid) if self.multi else ())
+
+    def attach(self, program, points, cookies=None):
+        if self.multi:
+            return attach_multi(program, points, cookies, self.at_return)
+        from rawbpf.loader import perf
+
+        def open_event(point):
+            attr = perf.uprobe(point.binary.path, point.file_offset, point.ref_ctr_offset,
+                               point.at_return)
+            return attr, -1 if point.pid is None else point.pid, -1
+
+        return attach_perf(program, points, open_event, cookies, _explain)
+
+
+def attach_multi(program, points, cookies, retprobe):
+    """One uprobe_multi link a file. Places the kernel refuses are found by halving."""
+    from rawbpf.loader.link import attach_uprobe_multi
+
+    groups = {}
+    for index, point in enumerate(points):
+        cookie = cookies[index] if cookies else None
+        groups.setdefault((point.binary.path, point.pid), []).append((point, cookie))
+    waiting = list(groups.values())
+    links, refused = [], []
+    reserve_files(len(waiting))
+    try:
+        while waiting:
+            group = waiting.pop()
+            first = group[0][0]
+            references = [p.ref_ctr_offset for p, _ in group]
+            try:
+                links.append(attach_uprobe_multi(
+                    program, first.binary.path, [p.file_offset for p, _ in group],
+                    references if any(references) else None,
+                    None if group[0][1] is None else [c for _, c in group],
+                    first.pid or 0, retprobe))
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EIO, errno.ENOTSUP, errno.EOPNOTSUPP, 524):
+                    raise SourceError("%s: %s" % (first.name, error)) from error
+                if len(group) == 1:
+                    refused.append((first, _explain(first, error)))
+                    continue
+                middle = len(group) // 2
+                waiting += [group[:middle], group[middle:]]
+        if not links:
+            raise SourceError("%s: %s" % (refused[0][0].name, refused[0][1]))
+    except BaseException:
+        Attachment(links).close()
+        raise
+    return Attachment(links, refused)
+
+
+def _explain(point, error):
+    if error.errno in (errno.ENOTSUP, errno.EOPNOTSUPP, 524):
+        return "the kernel cannot put a probe on the instruction at 0x%x" % point.vaddr
+    return str(error)
