@@ -10,8 +10,8 @@ table of 500,000 symbols is listed in about a second and searched in a few hundr
 import os
 import struct
 from array import array
-from bisect import bisect_right
 from itertools import compress
+from operator import mul
 from typing import NamedTuple
 
 from .image import ElfError, Image, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB
@@ -68,7 +68,7 @@ class SymbolTable:
         self.strings = strings.offset
         self.strings_end = strings.offset + strings.size
         self._versions = None
-        self._indexes = {}
+        self._orders = {}
 
     # -- columns: one attribute of every symbol ----------------------------------------------------
 
@@ -80,8 +80,8 @@ class SymbolTable:
         width = struct.calcsize("=" + code)
         column = self.view.cast(code)[offset // width::self.entsize // width]
         if code == "B":
-            return bytes(column)
-        values = array(code, column.tolist())
+            return column.tobytes()
+        values = array(code, column.tobytes())
         if (self.image.order == "<") != (struct.pack("=H", 1) == b"\1\0"):
             values.byteswap()
         return values
@@ -89,9 +89,9 @@ class SymbolTable:
     def indexes_of(self, types):
         """Indexes of the defined symbols with these types."""
         mask = bytes(i & 15 in types for i in range(256))
-        chosen = compress(range(self.count), self._column("info").translate(mask))
-        sections = self._column("section")
-        return [i for i in chosen if sections[i] != SHN_UNDEF]
+        # a section of 0 (SHN_UNDEF) makes the product 0
+        wanted = map(mul, self._column("info").translate(mask), self._column("section"))
+        return compress(range(self.count), wanted)
 
     # -- single symbols ----------------------------------------------------------------------------
 
@@ -121,47 +121,61 @@ class SymbolTable:
         return Symbol(name, value, size, TYPES.get(info & 15, "type %d" % (info & 15)),
                       BINDS.get(info >> 4, "bind %d" % (info >> 4)), section, version, default)
 
-    def each(self, types):
-        """Every defined, named symbol of these types, in the table's order."""
+    def each(self, types, known=()):
+        """Every defined, named symbol of these types, in the table's order, less those whose
+        (value, name) is `known`."""
         strings = bytes(self.image.buffer[self.strings:self.strings_end])
+        versions = self.dynamic or b"@" in strings
+        decode = None
+        if strings.isascii():       # then slices of one text need no decoding
+            strings, zero = strings.decode("ascii"), "\0"
+        else:
+            zero = b"\0"
+            decode = bytes.decode
         find, new, make = strings.find, tuple.__new__, self._make
-        wide = self.image.bits == 64
-        plain = not self.dynamic
         type_names = {i: TYPES.get(i & 15) for i in range(256) if i & 15 in types}
-        binds = {i: BINDS.get(i >> 4, "bind %d" % (i >> 4)) for i in range(256)}
+        binds = [BINDS.get(i >> 4, "bind %d" % (i >> 4)) for i in range(256)]
         index = -1
-        for row in struct.iter_unpack(self.form, self.view):
+        for name, info, section, value, size in self._rows():
             index += 1
-            if wide:
-                name, info, _, section, value, size = row
-            else:
-                name, value, size, info, _, section = row
-            if section == SHN_UNDEF or info not in type_names or not name:
+            if not section or not name or info not in type_names:
                 continue
-            end = find(b"\0", name)
+            end = find(zero, name)
             if end < 0:
                 raise ElfError(self.image.path, self.strings + name, "a symbol's name lies outside its string table")
-            text = strings[name:end].decode("utf-8", "surrogateescape")
-            if plain and "@" not in text:
-                yield new(Symbol, (text, value, size, type_names[info], binds[info], section, "", True))
-            elif not text.endswith("@plt"):
-                yield make(text, value, size, info, section, index)
+            text = strings[name:end]
+            if decode:
+                text = decode(text, "utf-8", "surrogateescape")
+            if versions and (self.dynamic or "@" in text):
+                if text.endswith("@plt"):
+                    continue
+                symbol = make(text, value, size, info, section, index)
+            else:
+                symbol = new(Symbol, (text, value, size, type_names[info], binds[info], section, "", True))
+            if known and (value, symbol[0]) in known:
+                continue
+            yield symbol
+
+    def _rows(self):
+        """(name, info, section, value, size) of every symbol."""
+        rows = struct.iter_unpack(self.form, self.view)
+        if self.image.bits == 64:
+            return ((name, info, section, value, size) for name, info, _, section, value, size in rows)
+        return ((name, info, section, value, size) for name, value, size, info, _, section in rows)
 
     def find(self, name):
         """All defined symbols called `name`, without regard to their versions."""
-        offsets = self._name_offsets(name.encode("utf-8", "surrogateescape"))
-        if not offsets:
+        wanted = name.encode("utf-8", "surrogateescape")
+        if not wanted:
+            return []
+        offsets = self._name_offsets(wanted)
+        if offsets is not None and not offsets:
             return []
         names = self._column("name")
-        found = []
-        if len(offsets) == 1:
-            at, wanted = -1, next(iter(offsets))
-            try:
-                while True:
-                    at = names.index(wanted, at + 1) if at < 0 else at + 1 + names[at + 1:].index(wanted)
-                    found.append(at)
-            except ValueError:
-                pass
+        if offsets is None:
+            ends = (wanted + b"\0", wanted + b"@")
+            strings = bytes(self.image.buffer[self.strings:self.strings_end])
+            found = [i for i, offset in enumerate(names) if strings.startswith(ends, offset)]
         else:
             found = [i for i, offset in enumerate(names) if offset in offsets]
         symbols = []
@@ -175,38 +189,45 @@ class SymbolTable:
 
     def _name_offsets(self, name):
         """Where in the string table `name` ends at a NUL, or, in a static table, at an @ version:
-        linkers store a name that another one ends with only once."""
-        find, size = self.image.buffer.find, len(name)
+        linkers store a name that another one ends with only once. None when there are too many."""
+        find = self.image.buffer.find
         offsets = set()
-        at = find(name, self.strings, self.strings_end)
-        while at >= 0:
-            after = at + size
-            if after < self.strings_end and self.image.buffer[after] in (0, 64):
+        for text in (name + b"\0",) if self.dynamic else (name + b"\0", name + b"@"):
+            at = find(text, self.strings, self.strings_end)
+            while at >= 0:
                 offsets.add(at - self.strings)
-            at = find(name, at + max(size, 1), self.strings_end)
+                if len(offsets) > 5000:
+                    return None
+                at = find(text, at + 1, self.strings_end)
         return offsets
 
     # -- addresses -----------------------------------------------------------------------------------
 
     def by_address(self, types):
-        """(addresses, indexes): two arrays, the symbols of these types sorted by address."""
-        if types not in self._indexes:
+        """(values, order): the table's addresses, and the indexes of the symbols of these types
+        sorted by them."""
+        if types not in self._orders:
             values = self._column("value")
-            order = sorted(self.indexes_of(types), key=values.__getitem__)
-            self._indexes[types] = (array("Q", [values[i] for i in order]), array("I", order))
-        return self._indexes[types]
+            self._orders[types] = values, array("I", sorted(self.indexes_of(types), key=values.__getitem__))
+        return self._orders[types]
 
     def covering(self, vaddr, types):
         """The best symbol that `vaddr` is inside of, or None: the nearest start wins, a symbol
         without a size reaches to the next one, of aliases the most global."""
-        addresses, indexes = self.by_address(types)
-        at = bisect_right(addresses, vaddr) - 1
+        values, order = self.by_address(types)
+        low, high = 0, len(order)
+        while low < high:       # bisect_right, through the order
+            middle = (low + high) // 2
+            if vaddr < values[order[middle]]:
+                high = middle
+            else:
+                low = middle + 1
         best = open_ended = None
-        nearest = addresses[at] if at >= 0 else None
-        for step in range(at, max(at - 64, -1), -1):
-            if best is not None and addresses[step] != best.value:
+        nearest = values[order[low - 1]] if low else None
+        for step in range(low - 1, max(low - 65, -1), -1):
+            if best is not None and values[order[step]] != best.value:
                 break
-            symbol = self.symbol(indexes[step])
+            symbol = self.symbol(order[step])
             if not symbol.name or symbol.name[0] == "$":      # aarch64 marks code and data with $x and $d
                 continue
             if vaddr < symbol.value + symbol.size:
@@ -306,17 +327,13 @@ class Symbols:
 
     def each(self, types=NAMED):
         """Every symbol of these ELF types once, with each of its names and versions."""
+        # the dynamic table first: it knows the versions
         tables = sorted(self._all_tables(), key=lambda table: not table.dynamic)
-        seen = set() if len(tables) > 1 else None
-        for number, table in enumerate(tables):
-            last = number == len(tables) - 1
-            for symbol in table.each(types):
-                if seen is not None:
-                    key = (symbol.value, symbol.name)
-                    if key in seen and (not table.dynamic or symbol.version == ""):
-                        continue
-                    if not last:
-                        seen.add(key)
+        known = set()
+        for number, table in enumerate(tables, 1):
+            for symbol in table.each(types, known if not table.dynamic else ()):
+                if number < len(tables):
+                    known.add((symbol.value, symbol.name))
                 yield symbol
 
     def find_all(self, name):
@@ -324,16 +341,13 @@ class Symbols:
         default version. `name@VERSION` asks for one version."""
         name, _, version = name.partition("@")
         version = version.lstrip("@")
-        found = {}
-        for table in self._all_tables():
+        found, values = {}, set()
+        for table in sorted(self._all_tables(), key=lambda table: not table.dynamic):
             for symbol in table.find(name):
-                key = (symbol.value, symbol.version)
-                known = found.get(key) or found.get((symbol.value, ""))
-                if known is None or (symbol.version and not known.version):
-                    if known is not None:
-                        del found[(known.value, known.version)]
-                    if not any(k[0] == symbol.value for k in found) or symbol.version:
-                        found[key] = symbol
+                # a static table repeats the dynamic one's symbols, without their versions
+                if symbol.version or symbol.value not in values:
+                    found.setdefault((symbol.value, symbol.version), symbol)
+                    values.add(symbol.value)
         symbols = [s for s in found.values() if not version or s.version == version]
         symbols.sort(key=lambda s: (not s.is_function, _RANK.get(s.bind, 3), not s.default))
         return symbols
