@@ -88,8 +88,12 @@ class _Lowering:
             return self._signed_division(op)
         if operator in _COMMUTATIVE and (type(a) is not Value or self._dies(b) and not self._dies(a)):
             a, b = b, a
-        if operator in ("<<", ">>", "s>>") and type(b) is int:
-            b &= width - 1
+        if type(b) is int:
+            if operator in ("<<", ">>", "s>>"):
+                b &= width - 1
+            elif operator in ("/", "%", "s/", "s%") and not b & (1 << width) - 1:
+                # The verifier refuses an immediate 0, though the operation is defined.
+                b = self._register(0)
         self._two_address(op.dst, operator, a, self._operand(b, width), width)
 
     def _two_address(self, dst, operator, a, b, width=64):

@@ -1,0 +1,28 @@
+"""Runs compiled code in the kernel with BPF_PROG_TEST_RUN, over the maps of `generate`."""
+
+from rawbpf.loader.maps import Map
+from rawbpf.loader.program import Program
+
+from .generate import ENTRIES, MAPS, VALUE_SIZE
+from .machine import PACKET
+
+
+class Kernel:
+    """One set of maps for many programs."""
+
+    def __init__(self):
+        self.maps = {name: Map.create("array", 4, VALUE_SIZE, ENTRIES, name=name) for name in MAPS}
+
+    def run(self, code, contents):
+        """(result, what the maps hold then); `contents` is dict name -> bytes of all values."""
+        for name, data in contents.items():
+            for i in range(ENTRIES):
+                self.maps[name].update(i.to_bytes(4, "little"), bytes(data[i * VALUE_SIZE:(i + 1) * VALUE_SIZE]))
+        with Program.load("sched_cls", code.instructions, maps=self.maps) as program:
+            result = program.test_run(PACKET).retval
+        return result, {name: bytearray(b"".join(self.maps[name].lookup(i.to_bytes(4, "little"))
+                                                 for i in range(ENTRIES))) for name in MAPS}
+
+    def close(self):
+        for made in self.maps.values():
+            made.close()

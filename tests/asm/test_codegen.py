@@ -1,0 +1,42 @@
+"""The code generator, checked by running: the IR's reference evaluator against what was compiled."""
+
+import random
+
+import pytest
+
+from rawbpf.asm import compile_function
+
+from .evaluate import Evaluator
+from .generate import ENTRIES, MAPS, VALUE_SIZE, program
+from .machine import CONTEXT, Machine, World
+
+
+def world(seed):
+    rng = random.Random(seed ^ 0x5eed)
+    maps = {name: bytearray(rng.randbytes(VALUE_SIZE * ENTRIES) if name == "data" else VALUE_SIZE * ENTRIES)
+            for name in MAPS}
+    made = World(maps, VALUE_SIZE)
+    made.memory.add(CONTEXT, bytearray(256))
+    return made, maps
+
+
+def expected(seed, function):
+    made, maps = world(seed)
+    return Evaluator(made).run(function, [CONTEXT]), maps
+
+
+def check(seed, cpu):
+    function = program(seed, size=4 + seed % 16, atomics=cpu in ("v3", "v4"))
+    before = str(function)
+    result, memory = expected(seed, function)
+    code = compile_function(function, cpu)
+    assert str(function) == before
+    made, maps = world(seed)
+    assert (Machine(code.instructions, made).run([CONTEXT]), maps) == (result, memory), (seed, cpu)
+    return code
+
+
+@pytest.mark.parametrize("cpu", ["v1", "v2", "v3", "v4"])
+def test_random_functions(cpu):
+    for seed in range(250):
+        check(seed, cpu)
