@@ -9,6 +9,7 @@ import os
 import sys
 
 from ..options import Option, UsageError, describe, parse
+from .writer import ClosedPipe
 
 OPTIONS = (
     Option("program", "e", "", "PROGRAM", "run this text instead of a file"),
@@ -69,10 +70,8 @@ def run(argv, prog="rawbpf trace"):
         return getattr(error, "status", 1)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # the reader of a listing has seen enough; Python must not find out again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+    except ClosedPipe:
+        return 0     # the reader of a listing has seen enough
 
 
 def complain(message, severity="ERROR"):
@@ -93,6 +92,10 @@ def check(parsed):
         raise UsageError("-f takes text or json, not '%s'" % parsed.get("format"))
     if parsed.get("buffering", "line") not in ("line", "full", "none"):
         raise UsageError("-B takes line, full or none, not '%s'" % parsed.get("buffering"))
+    if parsed.get("list"):
+        for option in OPTIONS:
+            if option.dest in parsed.values and option.dest not in ("list", "program", "pid", "verbose", "no_warnings"):
+                raise UsageError("-l does not go with '%s'" % ("--" + option.long if option.long else "-" + option.short))
     for stage in stages(parsed):
         if stage not in STAGES:
             raise UsageError("-d knows the stages %s and all, not '%s'" % (", ".join(STAGES), stage))

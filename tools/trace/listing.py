@@ -2,6 +2,8 @@
 
 import sys
 
+from .writer import Writer
+
 
 def list_pattern(pattern, pid, verbose):
     """Print the events that match; returns the exit status."""
@@ -45,13 +47,13 @@ def _declarations(point):
 
 
 def _print(listed, verbose):
-    write = sys.stdout.write
+    out = Writer(1, "full")
     for item in listed:
-        write(item.text + "\n")
+        lines = [item.text]
         if verbose:
-            for argument in item.arguments:
-                write("    %s\n" % argument)
-    sys.stdout.flush()
+            lines += ["    " + argument for argument in item.arguments]
+        out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+    out.flush()
 
 
 def _sentence(error):

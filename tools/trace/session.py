@@ -41,6 +41,7 @@ class Session:
         self.exiting = False         # exit() was called: later records do not count
         self.interrupted = False     # somebody outside has asked for the end
         self.refused = []            # (Point, reason) of points that the kernel did not take
+        self.log_level = 0           # of the verifier
         self._reader = None
         self._epoll = None
         self._wake = None            # pipe that stop() writes to, from a signal handler or a thread
@@ -66,10 +67,10 @@ class Session:
             self.maps[name].update(bytes(4), data)
         from rawbpf.loader.program import Program
         for program in self.compiled.programs:
-            point = program.points[0]
             loaded = Program.load(program.program_type, program.code.instructions, name=program.name,
-                                  maps=self.maps, expected_attach_type=program.expected_attach_type,
-                                  attach_btf_id=point.attach_btf_id, flags=_flags(point.flags))
+                                  maps=self.maps, license=self.compiled.config.license,
+                                  expected_attach_type=program.expected_attach_type,
+                                  log_level=self.log_level, **program.points[0].load_options)
             self.programs.append((program, loaded))
         self._reader = open_reader(self.compiled, self.maps)
         self._epoll = select.epoll()
@@ -100,8 +101,8 @@ class Session:
         ordered = [pair for pair in self.programs if not pair[0].when]
         # The kernel runs several programs of one event in the order of attaching for some kinds of event
         # and in the opposite order for others: each kind is attached so that they run as written.
-        ordered = ([pair for pair in ordered if not pair[0].points[0].last_first]
-                   + [pair for pair in reversed(ordered) if pair[0].points[0].last_first])
+        ordered = ([pair for pair in ordered if not _last_first(pair[0])]
+                   + [pair for pair in reversed(ordered) if _last_first(pair[0])])
         for program, loaded in ordered:
             attachment = program.points[0].attach(loaded, program.points, program.cookies)
             self.attachments.append(attachment)
@@ -308,9 +309,8 @@ class Session:
         self.close()
 
 
-def _flags(names):
-    bits = {"sleepable": 1 << 4, "strict_alignment": 1, "any_alignment": 2, "test_rnd_hi32": 4}
-    return sum(bits[name] for name in names)
+def _last_first(program):
+    return getattr(program.points[0], "last_first", False)
 
 
 def relax_gc():

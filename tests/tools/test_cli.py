@@ -1,0 +1,139 @@
+"""The command line: subcommands, options, help, and what a wrong one says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rawbpf.tools import cli, options
+from rawbpf.tools.options import Option, UsageError
+
+TOP = Path(__file__).resolve().parent.parent.parent
+
+TABLE = (
+    Option("all", "a", "all", "", "everything"),
+    Option("alone", "", "alone", "", "just one"),
+    Option("name", "n", "name", "NAME", "a name"),
+    Option("dirs", "I", "", "DIR", "folders", True),
+)
+
+
+def test_short_options_cluster_and_take_values_attached_or_apart():
+    parsed = options.parse(TABLE, ["-anbob", "-I", "x", "-Iy"])
+    assert parsed.values == {"all": True, "name": "bob", "dirs": ["x", "y"]}
+
+
+def test_long_options_shorten_and_take_values_both_ways():
+    assert options.parse(TABLE, ["--na=bob", "--all"]).values == {"name": "bob", "all": True}
+    assert options.parse(TABLE, ["--name", "bob"]).values == {"name": "bob"}
+    assert options.parse(TABLE, ["--name="]).values == {"name": ""}
+
+
+def test_options_may_follow_operands_and_end_at_two_dashes():
+    parsed = options.parse(TABLE, ["x", "-a", "-", "--", "-n", "--y=1"])
+    assert parsed.operands == ["x", "-"]
+    assert parsed.values == {"all": True}
+    assert parsed.rest == ["-n", "--y=1"]
+
+
+@pytest.mark.parametrize("argv, said", [
+    (["-x"], "unknown option '-x'"),
+    (["--nmae=1"], "unknown option '--nmae'; did you mean '--name'?"),
+    (["--al"], "option '--al' is ambiguous: --all, --alone"),
+    (["-n"], "option '-n' needs a value: NAME"),
+    (["--name"], "option '--name' needs a value: NAME"),
+    (["--all=1"], "option '--all' takes no value"),
+])
+def test_wrong_options(argv, said):
+    with pytest.raises(UsageError) as caught:
+        options.parse(TABLE, argv)
+    assert str(caught.value) == said
+
+
+def test_version_is_the_packages():
+    text = (TOP / "pyproject.toml").read_text()
+    assert cli.VERSION == re.search(r'^version = "(.*)"', text, re.M).group(1)
+
+
+def test_help_and_version(rawbpf):
+    done = rawbpf("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "rawbpf %s\n" % cli.VERSION, "")
+    done = rawbpf("--help")
+    assert done.returncode == 0 and "trace" in done.stdout and "list" in done.stdout
+    done = rawbpf("trace", "--help")
+    assert done.returncode == 0 and "-e PROGRAM" in done.stdout
+    done = rawbpf()
+    assert done.returncode == 1 and done.stdout == "" and "usage" in done.stderr
+
+
+@pytest.mark.parametrize("argv, said", [
+    (["trcae"], "ERROR: unknown command 'trcae': did you mean 'trace'?\n"),
+    (["--verbose"], "ERROR: unknown option '--verbose': the commands are trace, list\n"),
+    (["trace"], "ERROR: a script is needed: a file, - or -e PROGRAM\n"),
+    (["trace", "-e", ""], "ERROR: a script is needed: a file, - or -e PROGRAM\n"),
+    (["trace", "-e"], "ERROR: option '-e' needs a value: PROGRAM\n"),
+    (["trace", "-f", "xml", "-e", "BEGIN {}"], "ERROR: -f takes text or json, not 'xml'\n"),
+    (["trace", "-B", "some", "-e", "BEGIN {}"], "ERROR: -B takes line, full or none, not 'some'\n"),
+    (["trace", "-d", "soup", "-e", "BEGIN {}"],
+     "ERROR: -d knows the stages ast, types, ir, asm, verifier and all, not 'soup'\n"),
+    (["trace", "-c", "true", "-p", "1", "-e", "BEGIN {}"], "ERROR: -c and -p exclude each other\n"),
+    (["trace", "-p", "one", "-e", "BEGIN {}"], "ERROR: -p takes a process id, not 'one'\n"),
+    (["trace", "-p", "4194304", "-e", "BEGIN {}"], "ERROR: there is no process 4194304\n"),
+    (["trace", "/nonexistent.bt"], "ERROR: failed to open file '/nonexistent.bt': No such file or directory\n"),
+    (["trace", "-c", "/nonexistent/prog", "-e", "BEGIN {}"],
+     "ERROR: cannot run '/nonexistent/prog': no such file\n"),
+    (["trace", "-c", "no-such-command-here", "-e", "BEGIN {}"],
+     "ERROR: cannot run 'no-such-command-here': not found in PATH\n"),
+    (["trace", "-c", "/etc/passwd", "-e", "BEGIN {}"], "ERROR: cannot run '/etc/passwd': it is not executable\n"),
+    (["trace", "-c", "'unfinished", "-e", "BEGIN {}"],
+     "ERROR: cannot split the command \"'unfinished\": no closing quotation\n"),
+    (["trace", "-c", "", "-e", "BEGIN {}"], "ERROR: the command is empty\n"),
+    (["trace", "-l", "-q"], "ERROR: -l does not go with '--quiet'\n"),
+    (["trace", "-l", "a:*", "b:*"], "ERROR: -l takes one pattern, got a:* b:*\n"),
+])
+def test_wrong_command_lines(rawbpf, argv, said):
+    done = rawbpf(*argv)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_heavy_modules_stay_out_of_the_way_of_the_version():
+    code = ("import sys; from rawbpf.tools.cli import main; main(['--version']); "
+            "print(sorted(m for m in sys.modules if m.startswith('rawbpf')))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "['rawbpf', 'rawbpf.tools', 'rawbpf.tools.cli']"
+
+
+def test_list_is_trace_l(rawbpf, compile_c, scratch):
+    program = compile_c((TOP / "tests/fixtures/fun.c").read_text(), "-O1", name="fun")
+    os.symlink(program, os.path.join(scratch, "fun"))
+    lines = rawbpf("list", "uprobe:./fun:*", cwd=scratch).stdout.splitlines()
+    assert lines == rawbpf("trace", "-l", "uprobe:./fun:*", cwd=scratch).stdout.splitlines()
+    assert lines == sorted(lines)
+    assert {"uprobe:./fun:" + name for name in ("bar", "foo", "fun", "main")} <= set(lines)
+
+
+def test_list_usdt(rawbpf, compile_c, scratch):
+    header = (TOP / "tests/fixtures/sdt.h").read_text()
+    source = (TOP / "tests/fixtures/usdt_hello.c").read_text().replace('#include "sdt.h"', header)
+    os.symlink(compile_c(source, name="usdt_hello"), os.path.join(scratch, "usdt_hello"))
+    done = rawbpf("trace", "-l", "usdt:./usdt_hello:*", cwd=scratch)
+    assert (done.stdout, done.stderr) == ("usdt:./usdt_hello:yeet-Im-a-USDT-probe:USDT-test-probe\n", "")
+
+
+@pytest.mark.root
+def test_list_with_arguments(rawbpf):
+    done = rawbpf("trace", "-lv", "tracepoint:syscalls:sys_enter_read")
+    assert done.stdout == ("tracepoint:syscalls:sys_enter_read\n    int __syscall_nr\n    unsigned int fd\n"
+                           "    char * buf\n    size_t count\n")
+
+
+@pytest.mark.root
+def test_a_listing_into_a_closed_pipe_ends_quietly(rawbpf):
+    process = rawbpf.start("trace", "-l", "tracepoint:*")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(10) == 0
+    assert process.stderr.read() == ""
