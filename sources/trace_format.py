@@ -50,6 +50,12 @@ class Format(NamedTuple):
                      for f in self.fields)
 
 
+def declarations(text):
+    """The declarations of an event's own fields, as they stand in the file."""
+    own = text.partition("\n\n")[2]
+    return re.findall(r"^\tfield:([^;]*);", own, re.M)
+
+
 def parse(text, name="format"):
     """A Format from a format file's text; SourceError if it is none."""
     number = re.search(r"^ID: (\d+)$", text, re.M)

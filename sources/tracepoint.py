@@ -115,8 +115,7 @@ class TracepointPoint(Point):
     @property
     def format(self):
         if self._format is None:
-            path = "events/%s/%s/format" % (self.group, self.event)
-            self._format = trace_format.parse(tracefs().read(path).decode(), self.name)
+            self._format = trace_format.parse(self._format_text(), self.name)
         return self._format
 
     def _fields(self):
@@ -124,7 +123,11 @@ class TracepointPoint(Point):
         return self.format.fields
 
     def declarations(self):
-        return [field.text for field in self._fields()]
+        """The fields as C declarations, in the file's own words (all that a listing needs)."""
+        return trace_format.declarations(self._format_text())
+
+    def _format_text(self):
+        return tracefs().read("events/%s/%s/format" % (self.group, self.event)).decode()
 
     def arguments(self):
         from rawbpf.elf import types
