@@ -48,7 +48,7 @@ class Parser(ExpressionParser):
             item = self.item()
             if item is not None:
                 items.append(item)
-            if self.pos <= at and not self.errors:
+            if self.pos <= at:
                 self.error("unexpected input")
         return ast.Script(Span(self.source, 0, self.pos), self.source, header, items)
 
@@ -379,7 +379,7 @@ class Parser(ExpressionParser):
                 statements.append(handler(self))
             elif self.value == "_" and self.peek() == "=":
                 statements.append(self.discard())
-            elif self.kind == "variable" or self.kind == "map":
+            elif self.kind == "variable" or self.kind == "map" or self.value == "$":
                 value = self.assignment(statements)
             elif not self.match(";"):
                 value = self.expression_statement(statements)
@@ -405,7 +405,7 @@ class Parser(ExpressionParser):
         if self.value == "}":
             return expr
         span = self.span(start)
-        if not self.match(";") and not isinstance(expr, (ast.If, ast.Block)):
+        if not self.match(";") and not isinstance(expr, (ast.If, ast.Block, ast.Ternary)):
             self.error("expected ';'")
         statements.append(ast.ExprStatement(span, effect(expr)))
         return None
@@ -430,7 +430,7 @@ class Parser(ExpressionParser):
         if self.value == "}":
             return expr
         span = self.span(start)
-        if not self.match(";"):
+        if not self.errors and not self.match(";"):
             self.error("expected ';'")
         statements.append(ast.ExprStatement(span, expr))
         return None
