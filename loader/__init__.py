@@ -6,7 +6,7 @@ _HOMES = {
     "Map": "maps", "RingBuffer": "ringbuf", "PerfBuffer": "perfbuf", "PerfEvent": "perf",
     "Link": "link", "LinkGroup": "link", "KernelError": "errors", "VerifierError": "errors",
 }
-_MODULES = ("errors", "features", "kernel", "link", "maps", "perf", "perfbuf", "program", "ringbuf",
+_MODULES = ("errors", "features", "ids", "kernel", "link", "maps", "perf", "perfbuf", "program", "ringbuf",
             "syscalls", "uapi", "verifier")
 
 __all__ = sorted(_HOMES) + list(_MODULES)

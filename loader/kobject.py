@@ -19,6 +19,11 @@ def _after_fork_in_child():
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+def own(owner):
+    """Has owner._forget() called in forked children, to let go of descriptors and mappings."""
+    _owned.add(owner)
+
+
 class KernelObject:
     """`fd` is -1 once closed."""
 

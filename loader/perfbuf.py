@@ -14,6 +14,7 @@ import select
 
 from . import kernel, syscalls
 from .errors import KernelError, refused
+from .kobject import own
 from .perf import PerfEvent, bpf_output
 from .ringbuf import load_barrier
 
@@ -75,39 +76,44 @@ class _CpuBuffer:
         """(memory, runs, records, position after them): either the records up to the end of the ring
         or one record that wraps around it, copied together."""
         words, size = self._words, self.size
-        # Records may not reach over the end here: room is given back at each quarter besides.
         base = position & -size
-        stop = min(end, base + size)
+        # A record that reaches over the end, or so near it that a whole stride from its data on
+        # would, is copied: `last` is where the others must end.
+        stop, last = min(end, base + size), base + size - _DATA
         batch = min(stop, position + max(size >> 2, 1 << 16))
         runs, total = [], 0
         while position < batch:
             header = words[position - base >> 3]
             kind, stride = header & 0xffffffff, header >> 48
-            if position + stride > stop:
-                if runs or stop == end:
+            if position + stride > last:
+                if runs:
                     break
-                return self._wrapped(position, stride, kind)
+                return self._copied(position, stride, kind)
             if kind == RECORD_SAMPLE:
-                limit = (stop - position) // stride
-                if room is not None:
-                    limit = min(limit, room - total)
-                    if limit <= 0:
-                        break
-                count = _run_length(words, position - base >> 3, stride >> 3, header, limit)
+                count = 1
+                if position + 2 * stride <= min(stop, last) and \
+                        words[position - base + stride >> 3] == header:
+                    count = (min(stop, last) - position) // stride
+                    if room is not None and count > room - total:
+                        count = room - total
+                    if count > 1:
+                        count = _run_length(words, position - base >> 3, stride >> 3, header, count)
                 runs.append((position - base + _DATA, count, stride, stride - _DATA))
                 total += count
                 position += count * stride
+                if total == room:
+                    break
             else:
                 if kind == RECORD_LOST:
                     self.lost += words[(position - base >> 3) + 2]
                 position += stride
         return self._data, runs, total, position
 
-    def _wrapped(self, position, stride, kind):
+    def _copied(self, position, stride, kind):
         at = position % self.size
-        first = self.size - at
-        # 12 bytes more, so that iter_unpack over a whole stride from the data on stays inside
-        copy = bytes(self._data[at:]) + bytes(self._data[:stride - first]) + bytes(_DATA)
+        first = min(stride, self.size - at)
+        copy = (bytes(self._data[at:at + first]) + bytes(self._data[:stride - first]) +
+                bytes(_DATA))
         if kind == RECORD_LOST:
             self.lost += struct.unpack_from("=Q", copy, 16)[0]
         if kind != RECORD_SAMPLE:
@@ -118,14 +124,13 @@ class _CpuBuffer:
         return self._meta[_HEAD] - self._meta[_TAIL]
 
     def close(self):
-        if not self.event.closed:
+        self.event.close()
+        try:
             for view in (self._words, self._data, self._meta):
                 view.release()
-            self.event.close()
-            try:
-                self._map.close()
-            except BufferError:
-                return            # a handler kept a view; the mapping goes with it
+            self._map.close()
+        except BufferError:
+            return                # a handler kept a view: the mapping goes with it
 
 
 class PerfBuffer:
@@ -142,6 +147,7 @@ class PerfBuffer:
             raise ValueError("the size of a perf buffer is a power of two of pages, not %d" % pages)
         self._buffers = []
         self._poll = select.epoll()       # close-on-exec
+        own(self)
         try:
             for cpu in kernel.online_cpus():
                 if cpu < map.max_entries:
@@ -190,6 +196,8 @@ class PerfBuffer:
         for buffer in buffers:
             buffer.close()
         self._poll.close()
+
+    _forget = close
 
     def __enter__(self):
         return self

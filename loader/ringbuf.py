@@ -16,7 +16,7 @@ import struct
 
 from . import kernel, syscalls
 from .errors import refused
-from .kobject import KernelObject
+from .kobject import KernelObject, own
 
 BUSY, DISCARD = 1 << 31, 1 << 30
 _LENGTH = DISCARD - 1
@@ -98,6 +98,7 @@ class RingBuffer:
         self._words = self._memory.cast("I")
         # Room is given back after this many bytes, so that the kernel can write while we read.
         self._batch = max(size >> 3, 1 << 16)
+        own(self)
         self.discarded = 0        # records that the program gave up, passed over so far
 
     def fileno(self):
@@ -132,23 +133,25 @@ class RingBuffer:
         while position < end:
             at = position & mask
             header = words[at >> 2]
-            if header & BUSY:
-                break
-            length = header & _LENGTH
-            stride = (length + _HEADER + 7) & -8
-            if header & DISCARD:
+            stride = (header & _LENGTH) + _HEADER + 7 & -8
+            if header >= DISCARD:
+                if header & BUSY:
+                    break
                 position += stride
                 self.discarded += 1
                 continue
-            limit = (end - position + stride - 1) // stride   # the last may begin before `end`
-            if room is not None:
-                limit = min(limit, room - total)
-                if limit <= 0:
-                    break
-            count = 1 if limit == 1 else run_length(words, at >> 2, stride >> 2, header, limit)
-            runs.append((at + _HEADER, count, stride, length))
+            count = 1
+            if position + stride < end and words[at + stride >> 2] == header:
+                count = (end - position + stride - 1) // stride   # the last may begin before `end`
+                if room is not None and count > room - total:
+                    count = room - total
+                if count > 1:
+                    count = run_length(words, at >> 2, stride >> 2, header, count)
+            runs.append((at + _HEADER, count, stride, header))
             total += count
             position += count * stride
+            if total == room:
+                break
         return runs, total, position
 
     def records(self):
@@ -163,15 +166,16 @@ class RingBuffer:
         return iter(kept)
 
     def close(self):
-        if not self._object.closed:
+        self._object.close()
+        try:
             for view in (self._words, self._memory, self._producer, self._consumer):
                 view.release()
-            self._object.close()
-            for area in (self._data_map, self._consumer_map):
-                try:
-                    area.close()
-                except BufferError:
-                    continue      # a handler kept a view; the mapping goes with it
+            self._data_map.close()
+            self._consumer_map.close()
+        except BufferError:
+            return                # a handler kept a view: the mapping goes with it
+
+    _forget = close
 
     def __enter__(self):
         return self

@@ -1,0 +1,202 @@
+"""Maps against a Python dict, operation by operation."""
+
+import os
+import random
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rawbpf.loader import KernelError, Map
+from rawbpf.loader.kernel import possible_cpus
+from rawbpf.loader.uapi import EXIST, F_NO_PREALLOC, NOEXIST
+
+pytestmark = pytest.mark.kernel
+
+
+def key(number):
+    return struct.pack("=I", number)
+
+
+def value_for(map, rng):
+    value = bytes(rng.randrange(256) for _ in range(map.value_size))
+    if "percpu" in map.type:
+        return [value[cpu:] + value[:cpu] for cpu in range(len(possible_cpus()))]
+    return value
+
+
+@pytest.mark.parametrize("batches", [True, False])
+@pytest.mark.parametrize("type, value_size", [
+    ("hash", 8), ("hash", 1), ("hash", 300), ("percpu_hash", 8), ("percpu_hash", 5), ("lru_hash", 8),
+    ("lru_percpu_hash", 12)])
+def test_hash_maps_against_a_dict(type, value_size, batches):
+    rng = random.Random(type + str(value_size))
+    # LRU maps evict early: give them more room than is ever used
+    map = Map.create(type, 4, value_size, 4096 if "lru" in type else 64, name="model")
+    map._batches = batches
+    model = {}
+    for _ in range(1500):
+        name, operation = key(rng.randrange(60)), rng.randrange(10)
+        if operation < 4:
+            value = value_for(map, rng)
+            assert map.update(name, value)
+            model[name] = value
+        elif operation == 4:
+            value = value_for(map, rng)
+            assert map.update(name, value, NOEXIST) == (name not in model)
+            model.setdefault(name, value)
+        elif operation == 5:
+            value = value_for(map, rng)
+            assert map.update(name, value, EXIST) == (name in model)
+            if name in model:
+                model[name] = value
+        elif operation == 6:
+            assert map.delete(name) == (model.pop(name, None) is not None)
+        elif operation == 7:
+            assert (name in map) == (name in model)
+        else:
+            assert map.lookup(name) == model.get(name)
+        if not rng.randrange(50):
+            assert dict(map.items()) == model
+            assert sorted(map.keys()) == sorted(model)
+        if not rng.randrange(200):
+            pairs = [(key(number), value_for(map, rng)) for number in range(20)]
+            map.update_batch(pairs)
+            model.update(pairs)
+            gone = [key(number) for number in range(10, 40)]
+            map.delete_batch(gone)
+            for name in gone:
+                model.pop(name, None)
+            assert dict(map.items()) == model
+    map.clear()
+    assert dict(map.items()) == {}
+
+
+@pytest.mark.parametrize("batches", [True, False])
+@pytest.mark.parametrize("type, value_size", [("array", 8), ("array", 3), ("percpu_array", 8),
+                                              ("percpu_array", 20)])
+def test_array_maps_against_a_list(type, value_size, batches):
+    rng = random.Random(type)
+    map = Map.create(type, 4, value_size, 50)
+    map._batches = batches
+    zero = [bytes(value_size)] * len(possible_cpus()) if "percpu" in type else bytes(value_size)
+    model = [zero] * 50
+    for _ in range(500):
+        index, value = rng.randrange(50), value_for(map, rng)
+        map.update(key(index), value)
+        model[index] = value
+        assert map.lookup(key(rng.randrange(50) * 0 + index)) == value
+    assert list(map.items()) == [(key(index), value) for index, value in enumerate(model)]
+    assert map.lookup(key(50)) is None
+    with pytest.raises(KernelError, match="out of range"):
+        map.update(key(50), zero)
+    with pytest.raises(KernelError):
+        map.delete(key(0))
+    map.clear()
+    assert list(map.values()) == [zero] * 50
+
+
+def test_more_elements_than_a_batch():
+    map = Map.create("hash", 4, 8, 20000)
+    model = {key(number): struct.pack("=Q", number * number) for number in range(20000)}
+    map.update_batch(model)
+    assert dict(map.items()) == model
+    assert sorted(map.keys()) == sorted(model)
+    with pytest.raises(KernelError, match="full"):
+        map.update(key(20000), bytes(8))
+    map.delete_batch(list(model)[::2])
+    assert dict(map.items()) == dict(list(model.items())[1::2])
+    taken = dict(map.drain())
+    assert taken == dict(list(model.items())[1::2])
+    assert dict(map.items()) == {}
+
+
+def test_per_cpu_value_for_all():
+    map = Map.create("percpu_hash", 4, 4, 4)
+    map.update(key(1), b"same")
+    assert map.lookup(key(1)) == [b"same"] * len(possible_cpus())
+
+
+def test_hash_without_preallocation():
+    map = Map.create("hash", 4, 8, 1 << 20, flags=F_NO_PREALLOC)
+    map.update(key(5), bytes(8))
+    assert list(map.keys()) == [key(5)]
+
+
+def test_wrong_sizes_are_told():
+    map = Map.create("hash", 4, 8, 4, name="sizes")
+    with pytest.raises(ValueError, match="key of map sizes is 4 bytes, not 3"):
+        map.lookup(b"abc")
+    with pytest.raises(ValueError, match="value of map sizes is 8 bytes, not 1"):
+        map.update(key(1), b"x")
+    with pytest.raises(ValueError, match="did you mean percpu_hash"):
+        Map.create("percpu_hsh", 4, 8, 4)
+    with pytest.raises(KernelError, match="power of two"):
+        Map.create("ringbuf", 0, 0, 1000)
+
+
+def test_info_and_from_fd():
+    map = Map.create("lru_hash", 4, 8, 100, name="a b/c%d_and_more_text")
+    info = map.info()
+    assert (info.type, info.key_size, info.value_size, info.max_entries) == ("lru_hash", 4, 8, 100)
+    assert info.name == "a_b_c_d_and_mor"
+    with Map.from_fd(os.dup(map.fd)) as again:
+        again.update(key(3), bytes(8))
+        assert type(again) is type(map)
+    assert key(3) in map
+
+
+@pytest.mark.parametrize("kind", ["queue", "stack"])
+def test_queue_and_stack(kind):
+    map = Map.create(kind, 0, 4, 3)
+    assert map.pop() is None and map.peek() is None
+    for number in range(3):
+        map.push(key(number))
+    with pytest.raises(KernelError):
+        map.push(key(3))
+    expected = [0, 1, 2] if kind == "queue" else [2, 1, 0]
+    assert map.peek() == key(expected[0])
+    assert [map.pop() for _ in range(4)] == [key(number) for number in expected] + [None]
+
+
+_CHURN = """
+import os, sys, struct, time
+from rawbpf.loader import Map
+# the map's descriptor comes as stdin
+map = Map.from_fd(os.dup(0))
+print("ready", flush=True)
+end, number = time.monotonic() + float(sys.argv[1]), 1000
+while time.monotonic() < end:
+    for offset in range(400):
+        map.delete(struct.pack("=I", number + offset))
+        map.update(struct.pack("=I", number + offset + 400), bytes(8))
+    number += 400
+"""
+
+
+@pytest.mark.parametrize("batches", [True, False])
+def test_iteration_while_another_deletes(batches):
+    """Keys 0..99 stay; others come and go. Each walk ends, sees what stayed, and nothing twice."""
+    map = Map.create("hash", 4, 8, 4096)
+    map._batches = batches
+    stay = {key(number) for number in range(100)}
+    for name in list(stay) + [key(number) for number in range(1000, 1400)]:
+        map.update(name, bytes(8))
+    churn = subprocess.Popen([sys.executable, "-c", _CHURN, "1.0"], stdin=map.fd,
+                             stdout=subprocess.PIPE, cwd="/")
+    try:
+        churn.stdout.readline()
+        walks, start = 0, time.monotonic()
+        while churn.poll() is None or not walks:
+            seen = [name for name, _ in map.items()]
+            assert len(seen) == len(set(seen))
+            assert stay <= set(seen)
+            walks += 1
+        assert time.monotonic() - start < 20
+    finally:
+        churn.kill()
+        churn.wait()
+        churn.stdout.close()
+    assert walks > 2
