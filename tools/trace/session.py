@@ -266,8 +266,9 @@ class Session:
             from rawbpf.loader.link import close_all
             close_all(links)
 
-    def finish(self):
-        """Detach, handle what was recorded before, run END; emits the last losses, End and the maps."""
+    def finish(self, print_maps=True):
+        """Detach, handle what was recorded before, run END; emits the last losses and, with `print_maps`,
+        End and the maps."""
         self.running = False
         self.detach()
         if self.process is not None:
@@ -277,8 +278,10 @@ class Session:
         self.fire("end")
         self.drain()
         self.report_losses()
+        if not print_maps:
+            return
         self.emit(results.End())
-        if getattr(self.compiled.config, "print_maps_on_exit", True):
+        if self.compiled.config.print_maps_on_exit:
             for info in self.compiled.maps.values():
                 self.emit(self.map_result(info))
 

@@ -1,0 +1,173 @@
+"""Scripts from Python.
+
+    from rawbpf.tools.trace import Script
+
+    with Script('tracepoint:syscalls:sys_enter_openat { printf("%s\n", str(args.filename)); @[comm] = count(); }') as script:
+        script.attach()
+        for event in script:            # results.Printf, results.Value, results.MapResult, ...
+            print(event.arguments)
+            if enough:
+                script.stop()
+        print(script.maps["@"])         # {"bash": 12, ...}
+
+Events are the objects of results.py: a Printf has `format`, `arguments` and the finished text in `value`; a
+Value and a MapResult have `value`, a Python object.
+"""
+
+from collections import deque
+
+from .session import IDLE, Session
+
+
+class _Collector:
+    """A renderer that keeps the results."""
+
+    def __init__(self):
+        self.results = deque()
+
+    def emit(self, result):
+        self.results.append(result)
+
+    def batch(self, batch):
+        return None
+
+    def settle(self):
+        pass
+
+
+class Script:
+    """A script, compiled. `arguments` are $1, $2, ...; `pid` limits it to one process; `command` is run and
+    traced from its first instruction on, and its end is the script's.
+
+    ScriptError when the text is wrong; KernelError, SourceError when the kernel refuses."""
+
+    def __init__(self, text, *arguments, pid=None, command=None, unsafe=False, name="script"):
+        from .engine import compile_script
+        self._session = None
+        self._collector = _Collector()
+        self._maps = None
+        self.exit_code = 0
+        self.process = None
+        if command is not None or pid is not None:
+            from .child import Child, Process
+            self.process = Child(command) if command is not None else Process(pid)
+        try:
+            self.compiled = compile_script(text, name, [str(each) for each in arguments],
+                                           pid=self.process.pid if self.process else None, unsafe=unsafe)
+        except BaseException:
+            self._close_process()
+            raise
+
+    def attach(self):
+        """Load and attach; BEGIN runs. From here on events gather."""
+        if self._session is not None or self._maps is not None:
+            raise RuntimeError("a Script is attached once")
+        self._session = Session(self.compiled, self._collector, self.process)
+        try:
+            self._session.start()
+            self._session.release()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def attached(self):
+        """The number of events that the script is attached to."""
+        return self._session.attached if self._session is not None else 0
+
+    @property
+    def running(self):
+        """Until exit(), stop() or the end of the traced process."""
+        return self._session is not None and self._session.running
+
+    @property
+    def lost_events(self):
+        """Events that found no room in the buffer, so far."""
+        return self._session.lost_events if self._session is not None else 0
+
+    def poll(self, timeout=0.0):
+        """The events of now, waiting up to `timeout` seconds for the first: a list."""
+        if self.running and not self._collector.results:
+            self._session.poll(timeout)
+        events = list(self._collector.results)
+        self._collector.results.clear()
+        return events
+
+    def __iter__(self):
+        """Events until the script ends; END's are the last. Leaving the loop early (or by an exception)
+        detaches."""
+        if self._session is None and self._maps is None:
+            self.attach()
+        try:
+            while self.running:
+                yield from self.poll(1.0)
+            self._finish()
+            yield from self.poll()
+        finally:
+            self._finish()
+
+    async def __aiter__(self):
+        """The same for asyncio."""
+        import asyncio
+        if self._session is None and self._maps is None:
+            self.attach()
+        try:
+            delay = 0.001
+            while self.running:
+                events = self.poll()
+                for event in events:
+                    yield event
+                delay = 0.001 if events else min(delay * 2, IDLE)
+                await asyncio.sleep(delay)
+            self._finish()
+            for event in self.poll():
+                yield event
+        finally:
+            self._finish()
+
+    def stop(self):
+        """End the script: iteration goes on with the events that are left. May be called from another
+        thread or a signal handler."""
+        if self._session is not None:
+            self._session.stop()
+
+    @property
+    def maps(self):
+        """The script's maps by name ("@", "@name"): a dict for keyed ones, else the value (None when it was
+        never set). Tuples as keys and values are tuples, histograms lists of counts."""
+        if self._maps is not None:
+            return dict(self._maps)
+        if self._session is None:
+            return {}
+        session = self._session
+        return {info.name: info.value(session.maps, session.host) for info in self.compiled.maps.values()}
+
+    def _finish(self):
+        session = self._session
+        if session is None:
+            return
+        try:
+            session.finish(print_maps=False)
+            self._maps = self.maps
+            self.exit_code = session.exit_code
+        finally:
+            self._session = None
+            session.close()
+
+    def _close_process(self):
+        if self.process is not None:
+            self.process.close()
+
+    def close(self):
+        """Detach and let everything go; END does not run."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        self._close_process()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
