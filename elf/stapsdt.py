@@ -162,6 +162,8 @@ class Operands:
     def sum(self, text):
         """(number, symbol): the value of `8`, `-0x10`, `foo`, `foo+4`, `4+foo`, `16+-8`; the
         symbol's address is already in the number."""
+        if not text:
+            raise _Unknown("not understood: a constant without digits")
         total, symbol, at = 0, "", 0
         while at < len(text):
             term = _SUM.match(text, at)
@@ -200,7 +202,7 @@ class Operands:
             value, symbol = self.sum(text)
             return dict(kind="memory", displacement=value, symbol=symbol, relative=bool(symbol))
         offset, base, index, scale = memory.groups()
-        displacement, symbol = self.sum(offset.strip())
+        displacement, symbol = self.sum(offset.strip()) if offset.strip() else (0, "")
         if base in ("%rip", "%eip"):
             if not symbol or index:
                 raise _Unknown("relative to the instruction pointer without a symbol")

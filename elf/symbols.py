@@ -14,7 +14,8 @@ from itertools import compress
 from operator import mul
 from typing import NamedTuple
 
-from .image import ElfError, Image, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB
+from .image import (ElfError, Image, SHF_ALLOC, SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS,
+                    SHT_SYMTAB)
 
 TYPES = {0: "NOTYPE", 1: "OBJECT", 2: "FUNC", 3: "SECTION", 4: "FILE", 5: "COMMON", 6: "TLS", 10: "IFUNC"}
 BINDS = {0: "LOCAL", 1: "GLOBAL", 2: "WEAK", 10: "UNIQUE"}
@@ -366,15 +367,15 @@ class Symbols:
                 symbol = table.covering(vaddr, types)
                 if symbol is not None and (best is None or (symbol.size > 0, symbol.value) > (best.size > 0, best.value)):
                     best = symbol
-            if best is not None and (best.size or types is FUNCTIONS or self._is_code(best, vaddr)):
+            if best is not None and (best.size or self._together(best.value, vaddr, types is _OTHERS)):
                 return best, vaddr - best.value
         return None
 
-    def _is_code(self, symbol, vaddr):
-        """Does a label without size stand in the same code section as the address?"""
+    def _together(self, value, vaddr, code_only):
+        """Are two addresses in one section? A symbol without a size ends there at the latest."""
         for section in self.image.sections:
-            if section.flags & 4 and section.addr <= symbol.value <= vaddr < section.addr + section.size:
-                return True
+            if section.flags & SHF_ALLOC and section.addr <= value <= vaddr < section.addr + section.size:
+                return bool(section.flags & SHF_EXECINSTR) or not code_only
         return False
 
 
