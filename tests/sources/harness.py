@@ -68,7 +68,7 @@ def tracing(text, values=lambda f, ctx, point: (), width=0, target=sources.Targe
     points = sources.expand(text, target)
     assert all(points[0].groups_with(point, args=width > 0) for point in points)
     program, counters = program_for(points[0], values, width)
-    with program, counters:
+    with program:  # the map stays readable after it
         given = [cookies(point) for point in points] if cookies else None
         with points[0].attach(program, points, given) as attachment:
             yield Seen(counters, width, points, attachment)

@@ -1,0 +1,250 @@
+"""uprobe and uretprobe on real programs: what is attached, and the values read there."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from rawbpf import sources
+from rawbpf.loader import features
+from rawbpf.sources import SourceError, Target
+from tests.cc import compile_c
+from tests.sources.harness import argument, cookie, tracing
+
+pytestmark = pytest.mark.kernel
+
+CALLS = r"""
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) long many(long a, long b, long c, long d, long e, long f, long g, long h) {
+    return a - h; }
+__attribute__((noinline)) int give(int n) { return n & 1 ? -5 : 5; }
+__attribute__((noinline)) int give_more(int n) { return n + 1; }
+static __attribute__((noinline)) int hidden(int n) { return n * 2; }
+int main(int argc, char **argv) {
+    long r = 0;
+    for (int i = 0; i < 4; i++)
+        r += many(i, -2, 3, 4, 5, 6, 70 + i, 80 + i) + give(i) + give_more(i) + hidden(i);
+    printf("%ld\n", r);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def calls():
+    return compile_c(CALLS, "-O1", name="calls")
+
+
+def run(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_arguments_in_registers_and_on_the_stack(calls):
+    with tracing("uprobe:%s:many" % calls, argument(0, 1, 5, 6, 7), 5) as seen:
+        run(calls)
+    assert seen.rows == [(i, -2, 6, 70 + i, 80 + i) for i in range(4)]
+    assert seen.points[0].name == "uprobe:%s:many" % calls
+
+
+def test_return_values(calls):
+    def value(f, ctx, point):
+        return [f.extend(point.retval(f, ctx), 4, True)]
+
+    with tracing("uretprobe:%s:give" % calls, value, 1) as seen:
+        run(calls)
+    assert seen.rows == [(5,), (-5,), (5,), (-5,)]
+
+
+def symbol_address(path, name):
+    from rawbpf.elf.image import Image
+    from rawbpf.elf.symbols import Symbols
+
+    return Symbols(Image.open(path)).find(name).value
+
+
+def test_address_is_virtual_and_works_without_symbols(tmp_path):
+    """A stripped, not position independent program: the address is what nm said before."""
+    program = compile_c(CALLS, "-O1", "-no-pie", name="fixed")
+    address = symbol_address(program, "give")
+    assert address >= 0x400000
+    stripped = compile_c(CALLS, "-O1", "-no-pie", "-s", name="fixed")
+    with tracing("uprobe:%s:0x%x" % (stripped, address), argument(0), 1) as seen:
+        run(stripped)
+    assert [row[0] & 0xffffffff for row in seen.rows] == [0, 1, 2, 3]
+
+
+def test_address_outside_of_code_names_the_ranges(calls):
+    with pytest.raises(SourceError, match="0x[0-9a-f]+-0x[0-9a-f]+"):
+        with tracing("uprobe:%s:0x99999999" % calls):
+            pass
+
+
+def test_offset(calls):
+    """At the second instruction of give the first argument is still in its register."""
+    address = symbol_address(calls, "give")
+    with open(calls, "rb") as file:
+        file.seek(address)  # a position independent program: offset == address in its text here
+        code = file.read(3)
+    length = {0x83: 3, 0x89: 2, 0x40: 4}.get(code[0])
+    assert length, code.hex()
+    with tracing("uprobe:%s:give+%d" % (calls, length)) as seen:
+        run(calls)
+    assert seen.hits == 4
+    assert seen.points[0].name.endswith(":give+%d" % length)
+    with pytest.raises(SourceError, match="outside of give"):
+        sources.expand("uprobe:%s:give+5000" % calls)
+
+
+def test_wildcard_and_cookies(calls):
+    points = sources.expand("uprobe:%s:give*" % calls)
+    assert [point.func for point in points] == ["give", "give_more"]
+    if not points[0].cookies:
+        with tracing("uprobe:%s:give*" % calls) as seen:
+            run(calls)
+        assert seen.hits == 8
+        return
+    with tracing("uprobe:%s:give*" % calls, cookie, 1,
+                 cookies=lambda point: 100 + len(point.func)) as seen:
+        run(calls)
+    assert sorted(seen.rows) == [(104,)] * 4 + [(109,)] * 4
+
+
+def test_static_function_is_found(calls):
+    with tracing("uprobe:%s:hidden" % calls, argument(0), 1) as seen:
+        run(calls)
+    assert [row[0] & 0xffffffff for row in seen.rows] == [0, 1, 2, 3]
+
+
+def test_one_process(calls):
+    other = subprocess.Popen([calls], stdout=subprocess.DEVNULL)
+    other.wait()
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        with tracing("uprobe:%s:give*" % calls, target=Target(pid=sleeper.pid)) as seen:
+            run(calls)
+        assert seen.hits == 0
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+LOOP = r"""
+#include <stdio.h>
+#include <unistd.h>
+#include <pthread.h>
+__attribute__((noinline)) int step(int n) { __asm__ volatile("" : "+r"(n)); return n; }
+__attribute__((noinline)) int stop(int n) { __asm__ volatile("" : "+r"(n)); return n; }
+static void *run(void *x) { step(2); stop(2); return x; }
+int main(void) {
+    char c; pthread_t t;
+    if (read(0, &c, 1) != 1) return 1;
+    step(1);
+    pthread_create(&t, 0, run, 0); pthread_join(t, 0);
+    return 0;
+}
+"""
+
+
+def test_threads_of_a_process():
+    """A filter on a process includes its other threads."""
+    program = compile_c(LOOP, "-pthread", "-O1", name="loop")
+    child = subprocess.Popen([program], stdin=subprocess.PIPE)
+    try:
+        with tracing("uprobe:%s:st[eo]p" % program, argument(0), 1, target=Target(pid=child.pid)) as seen:
+            child.communicate(b"x")
+        assert sorted(row[0] & 0xff for row in seen.rows) == [1, 2, 2]
+        assert child.returncode == 0
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_without_path_the_traced_program_is_meant():
+    program = compile_c(LOOP, "-pthread", "-O1", name="loop")
+    child = subprocess.Popen([program], stdin=subprocess.PIPE)
+    try:
+        with tracing("uprobe:step", target=Target(pid=child.pid)) as seen:
+            child.communicate(b"x")
+        assert seen.hits == 2
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_library_by_name():
+    points = [sources.expand("uprobe:%s:getpid" % name)[0] for name in ("libc", "libc.so.6")]
+    assert {os.path.realpath(point.binary.path) for point in points} == {
+        os.path.realpath(points[0].binary.path)}
+    assert re.match(r"uprobe:/.*/libc\.so\.6:getpid\Z", points[0].name)
+
+
+def test_symbol_offset_in_a_library_linked_high():
+    """File offset = value - p_vaddr + p_offset of the segment, also beyond the file's size."""
+    library = compile_c("int high(int x) { return x + 1; }", "-shared", "-fPIC",
+                        "-Wl,-Ttext-segment=0x3400000000", name="libhigh.so")
+    program = compile_c(r"""
+#include <dlfcn.h>
+int main(int c, char **v) { void *h = dlopen(v[1], RTLD_NOW); if (!h) return 1;
+  int (*f)(int) = dlsym(h, "high"); return f(41) != 42; }""", name="opens")
+    (point,) = sources.expand("uprobe:%s:high" % library)
+    assert point.vaddr > 0x3400000000
+    assert point.file_offset == point.vaddr - 0x3400000000  # the text segment's p_offset is p_vaddr - base
+    with tracing("uprobe:%s:high" % library, argument(0), 1) as seen:
+        run(program, library)
+    assert [row[0] & 0xffffffff for row in seen.rows] == [41]
+
+
+def test_many_functions_attach_and_count():
+    """300 functions called once each: every one is hit, none twice."""
+    count = 300
+    text = "#define F(n) __attribute__((noinline)) int f##n(int x) { return x + n; }\n"
+    text += "\n".join("F(%d)" % n for n in range(count))
+    text += "\nint main(void) { int s = 0;" + "".join("s = f%d(s);" % n for n in range(count))
+    program = compile_c(text + "return 0; }", "-O0", name="many")
+    with tracing("uprobe:%s:f[0-9]*" % program) as seen:
+        run(program)
+    assert len(seen.points) == count == seen.hits
+    assert not seen.refused
+    assert seen.points[0].multi == features.has_link("uprobe_multi")
+
+
+def test_missing_symbol_suggests(calls):
+    with pytest.raises(SourceError) as caught:
+        sources.expand("uprobe:%s:giv" % calls)
+    assert caught.value.missing
+    assert "uprobe:%s:give" % calls in caught.value.hints
+
+
+def test_missing_file():
+    with pytest.raises(SourceError, match="does not exist or is not executable"):
+        sources.expand("uprobe:/nonexistent:f")
+    with pytest.raises(SourceError, match="does not exist or is not executable"):
+        sources.expand("uprobe:/etc/passwd:f")
+
+
+def test_dollar_names_round_trip():
+    """What a listing prints is what a probe accepts (Rust's mangled names hold dollar signs)."""
+    name = "_ZN3app8$LT$impl$GT$3run17h00112233445566eeE"
+    program = compile_c(
+        'int run(int) __asm__("%s"); __attribute__((noinline)) int run(int x) { return x; }\n'
+        "int main(void) { return run(0); }" % name, "-O0", name="rusty")
+    (listed,) = sources.list_events("uprobe:%s:*impl*" % program)
+    assert listed.text == 'uprobe:%s:"%s"' % (program, name)
+    with tracing(listed.text) as seen:
+        run(program)
+    assert seen.hits == 1
+
+
+def test_listing_keeps_the_path_as_written(calls):
+    folder, base = os.path.split(calls)
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        listed = [each.text for each in sources.list_events("uprobe:./%s:give*" % base)]
+    finally:
+        os.chdir(before)
+    assert listed == ["uprobe:./calls:give", "uprobe:./calls:give_more"]
+
+
