@@ -129,6 +129,7 @@ class Point:
     has_retval = False
     cookies = False
     signal = 0  #: with when == "signal": the signal's number
+    last_first = False  #: of several programs on one event, the kernel runs the last attached first
     func = None  #: name of the probed function, where there is one
 
     @property

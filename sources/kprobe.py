@@ -183,6 +183,10 @@ class KprobePoint(RegistersPoint):
 
     program_type = "kprobe"
 
+    @property
+    def last_first(self):
+        return not self.source.retprobe
+
     def __init__(self, source, module, function, offset, address=0, multi=False):
         self.source = source
         self.module = module

@@ -194,6 +194,7 @@ class UprobePoint(RegistersPoint):
 
     program_type = "kprobe"
     user_space = True
+    last_first = True
     ref_ctr_offset = 0
 
     def __init__(self, source, binary, text, vaddr, offset, pid, symbol=None, multi=False):

@@ -147,9 +147,22 @@ def the_process(parsed):
     return None
 
 
+def check_privileges():
+    """Say in one line what every script needs and this process has not."""
+    from rawbpf.loader.errors import missing_capabilities
+    missing = missing_capabilities("trace")
+    if missing:
+        purpose = {"CAP_BPF": "to create maps and load programs", "CAP_PERFMON": "to trace with them",
+                   "CAP_SYS_ADMIN": "to load programs and trace"}
+        raise Failure("missing %s: run as root, or grant %s (CAP_SYS_ADMIN stands for all)" % (
+            " and ".join("%s (%s)" % (name, purpose[name]) for name in missing),
+            "it" if len(missing) == 1 else "them"))
+
+
 def trace(parsed):
     """Compile and run a script."""
     name, text, positional, named = script_text(parsed)
+    check_privileges()
     process = the_process(parsed)
     try:
         return _trace(parsed, name, text, positional, named, process)

@@ -5,7 +5,8 @@ import signal
 import stat
 import sys
 
-from .command import Failure, complain
+from . import debug
+from .command import Failure, complain, stages
 from .results import RENDERERS
 from .session import Session
 from .writer import ClosedPipe, Writer
@@ -50,7 +51,16 @@ def _run(session, parsed, out):
     from .child import ChildError
     watch_signals(session)
     try:
+        show_log = "verifier" in stages(parsed)
+        session.log_level = 1 if show_log else 0
+        session.load()
+        if show_log:
+            for program, loaded in session.programs:
+                debug.verifier_log(program, loaded.log, sys.stdout)
+            sys.stdout.flush()
         session.start()
+        if parsed.get("verbose"):
+            describe(session)
         if parsed.get("dry_run"):
             return 0
         watch_script_signals(session)
@@ -74,6 +84,15 @@ def _run(session, parsed, out):
     if session.lost_events and not parsed.get("no_warnings"):
         complain("Total lost event count: %d" % session.lost_events, "WARNING")
     return session.exit_code
+
+
+def describe(session):
+    """-v: what was loaded and attached, a line a program."""
+    for program, loaded in session.programs:
+        names = [point.name for point in program.points]
+        more = "" if len(names) <= 2 else " and %d more" % (len(names) - 2)
+        sys.stderr.write("program %s: %s, %d instructions, on %s%s\n" % (
+            program.name, program.program_type, loaded.info().xlated_prog_len // 8, ", ".join(names[:2]), more))
 
 
 def _is_pipe(fd):

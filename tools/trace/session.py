@@ -3,6 +3,7 @@ the events' actions, everything detached again.
 
     with Session(compiled, renderer) as session:
         session.start()                 # load, BEGIN, attach
+        session.release()               # the command of -c begins
         while session.running:
             session.poll(0.1)
         session.finish()                # detach, the rest of the records, END, maps
@@ -84,8 +85,9 @@ class Session:
             self._epoll.register(self.process.pidfd, select.EPOLLIN)
 
     def start(self):
-        """`load`, run BEGIN, attach every probe, let the process of -c go."""
-        self.load()
+        """`load` unless that was done, run BEGIN, attach every probe."""
+        if not self.maps:
+            self.load()
         self.fire("begin")
         self.attach()
         self.running = True
@@ -101,8 +103,8 @@ class Session:
         ordered = [pair for pair in self.programs if not pair[0].when]
         # The kernel runs several programs of one event in the order of attaching for some kinds of event
         # and in the opposite order for others: each kind is attached so that they run as written.
-        ordered = ([pair for pair in ordered if not _last_first(pair[0])]
-                   + [pair for pair in reversed(ordered) if _last_first(pair[0])])
+        ordered = ([pair for pair in ordered if not pair[0].points[0].last_first]
+                   + [pair for pair in reversed(ordered) if pair[0].points[0].last_first])
         for program, loaded in ordered:
             attachment = program.points[0].attach(loaded, program.points, program.cookies)
             self.attachments.append(attachment)
@@ -310,10 +312,6 @@ class Session:
 
     def __exit__(self, *exc):
         self.close()
-
-
-def _last_first(program):
-    return getattr(program.points[0], "last_first", False)
 
 
 def relax_gc():
