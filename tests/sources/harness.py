@@ -63,10 +63,11 @@ def program_for(point, values, width):
 
 
 @contextlib.contextmanager
-def tracing(text, values=lambda f, ctx, point: (), width=0, target=sources.Target(), cookies=None):
+def tracing(text, values=lambda f, ctx, point: (), width=0, target=sources.Target(), cookies=None,
+            args=True):
     """Attach one program to every point of the probe text while the block runs."""
     points = sources.expand(text, target)
-    assert all(points[0].groups_with(point, args=width > 0) for point in points)
+    assert all(points[0].groups_with(point, args=args and width > 0) for point in points)
     program, counters = program_for(points[0], values, width)
     with program:  # the map stays readable after it
         given = [cookies(point) for point in points] if cookies else None
