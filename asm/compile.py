@@ -8,6 +8,7 @@ from .flow import clone, reachable
 from .frame import layout
 from .instruction import MapRef
 from .lower import lower
+from .passes import optimise
 from .regalloc import allocate
 
 Code = namedtuple("Code", "instructions spans maps stack_depth functions")
@@ -36,7 +37,7 @@ def compile_function(function, cpu="v3"):
     waiting, seen = [function], {function.name: function}
     while waiting:
         current = waiting.pop(0)
-        emitter, used, others = _compile_one(current, level)
+        emitter, used, others = _compile_one(current, level, current is function)
         emitters[current.name] = emitter
         depth = max(depth, used)
         for other in others:
@@ -49,9 +50,10 @@ def compile_function(function, cpu="v3"):
     return Code(instructions, spans, maps, depth, first)
 
 
-def _compile_one(function, level):
+def _compile_one(function, level, main):
     function = clone(function)
     reachable(function)
+    optimise(function, level, main)
     others = []
     for block in function.blocks:
         for op in block.ops:

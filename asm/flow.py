@@ -43,6 +43,10 @@ def successors(block):
 def reachable(function):
     """Blocks that control can reach, in reverse postorder; those it cannot are dropped from the function."""
     entry = function.blocks[0]
+    if any(entry in successors(block) for block in function.blocks if block.terminated):
+        # Nothing goes back to the entry: it is where parameters arrive.
+        loop, entry = entry, function.block("entry")
+        entry.ops.append(Op("jump", None, (), (loop,), None))
     order, seen = [], {entry}
     stack = [(entry, iter(_checked_successors(function, entry)))]
     while stack:
@@ -78,7 +82,7 @@ def predecessors(blocks):
 
 
 def liveness(blocks):
-    """dict block -> mask of the Values that are needed after its end."""
+    """(before, after): dicts block -> mask of the Values that are needed at its start, and after its end."""
     used, defined = {}, {}
     for block in blocks:
         use = define = 0
@@ -109,7 +113,7 @@ def liveness(blocks):
                 if source not in waiting:
                     waiting.add(source)
                     work.append(source)
-    return live_out
+    return live_in, live_out
 
 
 def bits(mask):

@@ -1,8 +1,9 @@
 """Places for stack slots: those whose lifetimes are disjoint share bytes of the 512 there are."""
 
 from .errors import AsmError
-from .flow import bits, predecessors, successors
+from .flow import bits, predecessors
 from .regalloc import SpillSlot
+from .slots import SlotLiveness
 
 LIMIT = 512
 
@@ -10,41 +11,36 @@ LIMIT = 512
 def layout(function):
     """(dict Slot -> offset from r10, bytes used). The function is as register allocation left it."""
     slots = function.slots
+    if not slots:
+        return {}, 0
     index = {slot: i for i, slot in enumerate(slots)}
     blocks = function.blocks
-    mentions, escaped = {}, 0
+    liveness = SlotLiveness(function)
+    mentions = {}
     for block in blocks:
-        found = []
-        for op in block.ops:
-            mask = kill = 0
-            for position, arg in enumerate(op.args):
-                if type(arg) is tuple and arg[0] in ("stack", "spill"):
-                    bit = 1 << index[arg[1]]
-                    mask |= bit
-                    if op.kind == "spill" or (op.kind == "store" and position == 0 and arg[2] + op.info[0] == 0
-                                              and op.info[1] >= arg[1].size):
-                        kill |= bit
-                    if op.kind == "copy" and arg[0] == "stack":
-                        escaped |= bit
-            found.append((mask, kill))
-        mentions[block] = found
-    # Before a slot is first mentioned, and after the last mention, its bytes are free.
-    begun = _solve(blocks, mentions, predecessors(blocks), forward=True)
-    needed = _solve(blocks, mentions, {block: successors(block) for block in blocks}, forward=False)
+        mentions[block] = [sum({1 << index[arg[1]] for arg in op.args if type(arg) is tuple
+                                and arg[0] in ("stack", "spill")}) for op in block.ops]
+    begun = _begun(blocks, mentions)
+    # Two slots need different places if both hold something when one of them is used.
     apart = [0] * len(slots)
     for block in blocks:
-        ahead = needed[block]
-        states = []
-        for mask, kill in reversed(mentions[block]):
-            states.append(ahead | mask)
-            ahead = ahead & ~kill | mask & ~kill
+        live = liveness.live_out[block] | liveness.escaped
+        alive = []
+        for op, mask in zip(reversed(block.ops), reversed(mentions[block])):
+            alive.append(live)
+            if mask:
+                read, written = liveness.effect(op)
+                live = (live & ~written | read) | liveness.escaped
         started = begun[block]
-        for (mask, kill), ahead in zip(mentions[block], reversed(states)):
+        for mask, live in zip(mentions[block], reversed(alive)):
             started |= mask
             if mask:
-                live = started & (ahead | escaped)
+                holding = mask
+                for i in bits(started & ~mask):
+                    if live & liveness.all[slots[i]]:
+                        holding |= 1 << i
                 for i in bits(mask):
-                    apart[i] |= live
+                    apart[i] |= holding
     for i, mask in enumerate(apart):
         for j in bits(mask):
             apart[j] |= 1 << i
@@ -73,27 +69,24 @@ def _end(start, slot):
     return (start + slot.size + slot.align - 1) // slot.align * slot.align
 
 
-def _solve(blocks, mentions, before, forward):
-    """dict block -> mask of slots: mentioned on some way to its start, or needed on some way from its end."""
-    generate, keep = {}, {}
+def _begun(blocks, mentions):
+    """dict block -> mask of the slots that are mentioned on some way to its start."""
+    here = {}
     for block in blocks:
-        mask = kill = 0
-        for m, k in mentions[block] if forward else reversed(mentions[block]):
-            if forward:
-                mask |= m
-            else:
-                mask = mask & ~k | m & ~k
-                kill |= k
-        generate[block], keep[block] = mask, ~kill
-    result = dict.fromkeys(blocks, 0)
+        mask = 0
+        for mention in mentions[block]:
+            mask |= mention
+        here[block] = mask
+    before = predecessors(blocks)
+    begun = dict.fromkeys(blocks, 0)
     changed = True
     while changed:
         changed = False
-        for block in blocks if forward else reversed(blocks):
+        for block in blocks:
             mask = 0
-            for other in before[block]:
-                mask |= generate[other] | result[other] & keep[other]
-            if mask != result[block]:
-                result[block] = mask
+            for source in before[block]:
+                mask |= here[source] | begun[source]
+            if mask != begun[block]:
+                begun[block] = mask
                 changed = True
-    return result
+    return begun

@@ -109,6 +109,7 @@ class Function:
         self.values = 0
         self.slots = []
         self.blocks = []
+        self.block_count = 0
         self.span = None
         self.params = [self.variable() for _ in range(params)]
         self.current = self.block("entry")
@@ -117,7 +118,8 @@ class Function:
 
     def block(self, hint=""):
         """A new, empty block; `hint` names it in the printed form."""
-        block = Block(len(self.blocks), hint)
+        block = Block(self.block_count, hint)
+        self.block_count += 1
         self.blocks.append(block)
         return block
 

@@ -5,10 +5,9 @@ instruction cannot hold are put in registers, and what the cpu level lacks is wr
 """
 
 from .flow import liveness
+from .fold import COMMUTATIVE
 from .ir import Op, Value
 from .opcodes import INVERTED, SWAPPED
-
-_COMMUTATIVE = ("+", "*", "|", "&", "^")
 
 
 def fits32(number):
@@ -22,7 +21,7 @@ def signed32(number):
 
 def lower(function, level):
     """Rewrites the function's blocks in place for cpu level 1 to 4."""
-    live_out = liveness(function.blocks)
+    _, live_out = liveness(function.blocks)
     for block in function.blocks:
         _Lowering(function, level, live_out[block]).block(block)
 
@@ -86,7 +85,8 @@ class _Lowering:
         a, b = op.args
         if operator in ("s/", "s%") and self.level < 4:
             return self._signed_division(op)
-        if operator in _COMMUTATIVE and (type(a) is not Value or self._dies(b) and not self._dies(a)):
+        if operator in COMMUTATIVE and (type(a) is int or type(a) is Value and self._dies(b) and not (
+                self._dies(a))):
             a, b = b, a
         if type(b) is int:
             if operator in ("<<", ">>", "s>>"):

@@ -70,7 +70,7 @@ class _Graph:
     def _build(self, weight):
         function = self.function
         adjacent, forbidden, cost, wishes = self.adjacent, self.forbidden, self.cost, self.wishes
-        live_out = liveness(function.blocks)
+        _, live_out = liveness(function.blocks)
         crossing = 0
 
         def node(n):

@@ -1,0 +1,105 @@
+"""Which bytes of the stack slots are still needed: dead stores, and what `frame` has to keep apart.
+
+Bytes are bits of one int, slot after slot. A slot whose address may be anywhere (`escaped`) is needed
+as long as anything runs.
+"""
+
+from .flow import predecessors, successors
+from .ir import Value
+
+
+class SlotLiveness:
+    """live_out[block]: the bytes that are read after its end before they are written."""
+
+    def __init__(self, function):
+        self.function = function
+        self.base, self.all = {}, {}
+        at = 0
+        for slot in function.slots:
+            self.base[slot] = at
+            self.all[slot] = (1 << slot.size) - 1 << at
+            at += slot.size
+        self.escaped = self._find_escaped()
+        self.live_out = self._solve()
+
+    def _find_escaped(self):
+        mask = 0
+        for block in self.function.blocks:
+            for op in block.ops:
+                kind = op.kind
+                for position, arg in enumerate(op.args):
+                    if type(arg) is tuple and arg[0] == "stack" and kind != "call" and not (
+                            position == 0 and kind in ("load", "store", "atomic")):
+                        mask |= self.all[arg[1]]
+        return mask
+
+    def effect(self, op):
+        """(read, written): masks of bytes."""
+        kind = op.kind
+        read = written = 0
+        for position, arg in enumerate(op.args):
+            if type(arg) is not tuple or arg[0] not in ("stack", "spill"):
+                continue
+            slot = arg[1]
+            if position == 0 and kind in ("load", "store"):
+                off, size = op.info[:2]
+                mask = (1 << size) - 1 << self.base[slot] + arg[2] + off
+                if kind == "load":
+                    read |= mask
+                else:
+                    written |= mask
+            elif kind == "spill" and position == 0:
+                written |= self.all[slot]
+            else:
+                read |= self.all[slot]
+        return read, written
+
+    def _solve(self):
+        blocks = self.function.blocks
+        read, keep = {}, {}
+        for block in blocks:
+            needed, written = 0, 0
+            for op in reversed(block.ops):
+                if op.args:
+                    r, w = self.effect(op)
+                    if r or w:
+                        needed = needed & ~w | r
+                        written |= w
+            read[block], keep[block] = needed, ~written
+        live_in = dict(read)
+        live_out = dict.fromkeys(blocks, 0)
+        before = predecessors(blocks)
+        work = list(blocks)
+        while work:
+            block = work.pop()
+            out = 0
+            for target in successors(block):
+                out |= live_in[target]
+            live_out[block] = out
+            new = read[block] | out & keep[block]
+            if new != live_in[block]:
+                live_in[block] = new
+                work.extend(before[block])
+        return live_out
+
+
+def drop_dead_stores(function):
+    """Removes stores to bytes of slots that nothing reads before they are written again."""
+    if not function.slots:
+        return
+    liveness = SlotLiveness(function)
+    for block in function.blocks:
+        live = liveness.live_out[block] | liveness.escaped
+        kept = []
+        for op in reversed(block.ops):
+            if op.args:
+                read, written = liveness.effect(op)
+                if written and op.kind == "store":
+                    if not written & live:
+                        continue
+                    live = live & ~written | written & liveness.escaped
+                live |= read
+            kept.append(op)
+        if len(kept) != len(block.ops):
+            kept.reverse()
+            block.ops = kept
