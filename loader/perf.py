@@ -198,6 +198,6 @@ def _why(attr, code, pid):
         return {errno.ENOENT: "there is no such file",
                 errno.EINVAL: "it is no regular file, or nothing is at that offset",
                 errno.EIO: "it cannot be read there"}.get(code, "")
-    if code == errno.ENOENT:
+    if code == errno.ENOENT or code == errno.EINVAL and attr.fields["type"] == TYPE_TRACEPOINT:
         return "the kernel has no such event"
     return ""

@@ -199,6 +199,7 @@ def test_names_are_checked():
 
 @pytest.mark.kernel
 def test_raw_tracepoint_link_counts_until_closed():
+    gc.collect()
     counter = Map.create("percpu_array", 4, 8, 1)
     me = os.getpid()
     # only this process: the upper half of bpf_get_current_pid_tgid() is the tgid
@@ -242,6 +243,7 @@ def _one_of_each():
 
 @pytest.mark.kernel
 def test_no_descriptor_leaks():
+    gc.collect()
     before = fds()
     for _ in range(20):
         for item in _one_of_each():
