@@ -64,8 +64,7 @@ def _run(session, parsed, out):
         if parsed.get("dry_run"):
             return 0
         watch_script_signals(session)
-        for point, reason in session.refused:
-            complain("%s was not attached: %s" % (point.name, reason), "WARNING")
+        report_refused(session)
         session.release()
     except VerifierError as error:
         raise Failure(refusal(session.compiled, error), 255)
@@ -93,6 +92,18 @@ def describe(session):
         more = "" if len(names) <= 2 else " and %d more" % (len(names) - 2)
         sys.stderr.write("program %s: %s, %d instructions, on %s%s\n" % (
             program.name, program.program_type, loaded.info().xlated_prog_len // 8, ", ".join(names[:2]), more))
+
+
+def report_refused(session):
+    """Say which probes of wildcards the kernel did not take, a line for each reason."""
+    if session.compiled.config.missing_probes == "ignore":
+        return
+    reasons = {}
+    for point, reason in session.refused:
+        reasons.setdefault(str(reason), []).append(point.name)
+    for reason, names in reasons.items():
+        more = "" if len(names) == 1 else " and %d more" % (len(names) - 1)
+        complain("%s%s could not be attached: %s" % (names[0], more, reason), "WARNING")
 
 
 def _is_pipe(fd):

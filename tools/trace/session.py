@@ -90,7 +90,8 @@ class Session:
             self.load()
         self.fire("begin")
         self.attach()
-        self.running = True
+        # A script of nothing but BEGIN and END is over when these have run.
+        self.running = any(program.when in (None, "signal") for program, _ in self.programs)
 
     def release(self):
         """Let the command of -c run; all probes are attached."""
@@ -98,15 +99,22 @@ class Session:
             self.process.release()
 
     def attach(self):
-        """Attach all programs that the kernel runs. What it refuses is a SourceError when nothing of a
-        probe is left, else noted in `refused`."""
+        """Attach all programs that the kernel runs. What it refuses is noted in `refused`; when nothing of a
+        probe is left, that is a SourceError, unless the config's missing_probes says otherwise."""
+        from rawbpf.sources import SourceError
         ordered = [pair for pair in self.programs if not pair[0].when]
         # The kernel runs several programs of one event in the order of attaching for some kinds of event
         # and in the opposite order for others: each kind is attached so that they run as written.
         ordered = ([pair for pair in ordered if not pair[0].points[0].last_first]
                    + [pair for pair in reversed(ordered) if pair[0].points[0].last_first])
         for program, loaded in ordered:
-            attachment = program.points[0].attach(loaded, program.points, program.cookies)
+            try:
+                attachment = program.points[0].attach(loaded, program.points, program.cookies)
+            except SourceError as error:
+                if self.compiled.config.missing_probes == "error":
+                    raise
+                self.refused += [(point, error.reason) for point in program.points]
+                continue
             self.attachments.append(attachment)
             self.refused += attachment.refused
             self.attached += len(program.points) - len(attachment.refused)
