@@ -52,17 +52,10 @@ class KernelSymbols:
         self.readable = self._address_at(self.text.rfind(b"\n", 0, max(self._end - 1, 0)) + 1) != 0
 
     def _address_at(self, start):
-        try:
-            return int(self.text[start:self.text.index(b" ", start)], 16)
-        except ValueError:
-            return 0
+        return _number(self.text[start:start + 16])
 
     def _line(self, start):
-        fields = self.text[start:self.text.index(b"\n", start)].decode("utf-8", "surrogateescape").split(None, 3)
-        if len(fields) < 3:
-            return KernelSymbol("", 0, "", "")
-        module = fields[3].strip("[]") if len(fields) > 3 else ""
-        return KernelSymbol(fields[2], self._address_at(start), fields[1], module)
+        return _symbol(self.text[start:self.text.index(b"\n", start)])
 
     def _own(self, address):
         """The kernel's own symbol at or before an address: of aliases the first, as the kernel
@@ -93,10 +86,7 @@ class KernelSymbols:
             rows = []
             at = self._end
             for line in lines:
-                try:
-                    rows.append((int(line[:line.index(b" ")], 16), at))
-                except ValueError:
-                    pass
+                rows.append((_number(line[:16]), at))
                 at += len(line) + 1
             rows.sort()
             self._modules = array("Q", [r[0] for r in rows]), array("Q", [r[1] for r in rows])
@@ -135,11 +125,26 @@ class KernelSymbols:
 
     def __iter__(self):
         """Every `KernelSymbol`, in the file's order."""
-        for line in self.text.decode("utf-8", "surrogateescape").splitlines():
-            fields = line.split(None, 3)
-            if len(fields) >= 3:
-                yield KernelSymbol(fields[2], int(fields[0], 16), fields[1],
-                                   fields[3].strip("[]") if len(fields) > 3 else "")
+        at = 0
+        while at < len(self.text):
+            end = self.text.index(b"\n", at)
+            yield _symbol(self.text[at:end])
+            at = end + 1
+
+
+def _number(text):
+    """A hexadecimal number of 64 bits; 0 for what is none."""
+    try:
+        return int(text, 16) & (1 << 64) - 1
+    except ValueError:
+        return 0
+
+
+def _symbol(line):
+    fields = line.decode("utf-8", "surrogateescape").split(None, 3)
+    if len(fields) < 3:
+        return KernelSymbol("", 0, "", "")
+    return KernelSymbol(fields[2], _number(fields[0]), fields[1], fields[3].strip("[]") if len(fields) > 3 else "")
 
 
 class Mapping(NamedTuple):
@@ -167,15 +172,16 @@ def read_maps(text):
         if len(fields) < 5:
             continue
         try:
-            start, end = (int(part, 16) for part in fields[0].split(b"-"))
+            start, end = (_number(part) for part in fields[0].split(b"-"))
             major, minor = (int(part, 16) for part in fields[3].split(b":"))
             offset, inode = int(fields[2], 16), int(fields[4])
-        except ValueError:
+            device = os.makedev(major, minor)
+        except (ValueError, OverflowError):
             continue
         path = os.fsdecode(fields[5]).replace("\\012", "\n") if len(fields) > 5 else ""
         deleted = path.endswith(" (deleted)")
-        result.append(Mapping(start, end, fields[1].decode("ascii", "replace"), offset, os.makedev(major, minor),
-                              inode, path[:-10] if deleted else path, deleted))
+        result.append(Mapping(start, end, fields[1].decode("ascii", "replace"), offset, device, inode,
+                              path[:-10] if deleted else path, deleted))
     return result
 
 
@@ -220,9 +226,9 @@ class ProcessSymbols:
 
     @classmethod
     def of(cls, pid, cache=None):
-        """Remember a living process: its maps, its root folder (kept open, so that it can be looked
-        into when the process is gone) and those of its files that have no name any more. OSError
-        when there is no such process or no permission."""
+        """Remember a living process: its maps and its root folder. Files that cannot be opened any
+        more when it has ended are opened now: deleted ones, and all when it lives in another mount
+        namespace. OSError when there is no such process or no permission."""
         with open("/proc/%d/maps" % pid, "rb") as file:
             self = cls(file.read(), pid=pid, cache=cache)
         self._inner_pid = inner_pid(pid)
@@ -233,7 +239,7 @@ class ProcessSymbols:
             except OSError:
                 pass
         for mapping in self.mappings:
-            if mapping.deleted and mapping.is_file and "x" in mapping.permissions:
+            if (mapping.deleted or self._root_fd is not None) and mapping.is_file and "x" in mapping.permissions:
                 self._symbols(mapping)
         return self
 

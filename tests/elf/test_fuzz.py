@@ -1,0 +1,185 @@
+"""Every parser over damaged files: nothing but an `ElfError`, no hang.
+
+The slices are fixed by their seed. ROUNDS more of them: `RAWBPF_FUZZ=100000 pytest tests/elf/test_fuzz.py`.
+"""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from rawbpf.elf import ldcache, stapsdt, symbolizer, types
+from rawbpf.elf.btf import Btf
+from rawbpf.elf.image import ElfError, Image
+from rawbpf.elf.symbols import Symbols
+from tests.cc import compile_c
+from tests.elf.files import TARGET, debug_split
+from tests.elf.test_btf import sample
+from tests.elf.test_ldcache import cache
+from tests.elf.test_stapsdt import TWO_SITES
+from tests.elf.test_symbolizer import KALLSYMS
+
+ROUNDS = int(os.environ.get("RAWBPF_FUZZ", "3000"))
+INTERESTING = (0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fffffff, 0xffffffff, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)
+
+
+def damaged(data, hot, seed):
+    """`data` with a few changes: cut short, bits flipped, words overwritten; mostly in the `hot`
+    ranges, where headers and tables are."""
+    rng = random.Random(seed)
+    result = bytearray(data)
+    if rng.random() < 0.15:
+        del result[rng.randrange(len(result)):]
+    for _ in range(rng.choice((1, 1, 2, 4, 16))):
+        if not result:
+            break
+        start, end = rng.choice(hot) if rng.random() < 0.8 else (0, len(result))
+        at = rng.randrange(start, max(end, start + 1))
+        if at >= len(result):
+            continue
+        if rng.random() < 0.5:
+            result[at] ^= 1 << rng.randrange(8)
+        else:
+            width = rng.choice((1, 2, 4, 8))
+            value = rng.choice(INTERESTING) & ((1 << 8 * width) - 1)
+            result[at:at + width] = value.to_bytes(width, "little")
+    return bytes(result)
+
+
+def campaign(data, hot, use):
+    slowest = 0
+    refused = 0
+    for seed in range(ROUNDS):
+        broken = damaged(data, hot, seed)
+        start = time.perf_counter()
+        try:
+            use(broken)
+        except ElfError as error:
+            assert str(error)
+            refused += 1
+        slowest = max(slowest, time.perf_counter() - start)
+    assert slowest < 2, slowest
+    return refused
+
+
+def small(source, *flags):
+    """A program's bytes, and the ranges of its headers and tables."""
+    path = compile_c(source, "-O1", "-nostdlib", "-fno-asynchronous-unwind-tables", "-g0", *flags, name="tiny")
+    data = Path(path).read_bytes()
+    image = Image(data)
+    hot = [(0, 64), (64, 64 + 56 * len(image.segments)), (image._shoff, len(data))]
+    hot += [(s.offset, s.offset + s.size) for s in image.sections if s.name in (
+        ".symtab", ".dynsym", ".strtab", ".gnu.version_d", ".note.stapsdt", ".note.gnu.build-id")]
+    return data, hot
+
+
+def test_image():
+    data, hot = small(TARGET.replace("usleep(10000);", ""), "-shared", "-fPIC")
+
+    def use(broken):
+        image = Image(broken)
+        image.segments, image.build_id, image.executable_ranges(), image.debug_link
+        image.file_offset(0x1000), image.vaddr(0x1000)
+        for section in image.sections:
+            image.data(section)
+
+    assert campaign(data, hot, use) > ROUNDS / 10
+
+
+def test_symbols():
+    data, hot = small(TARGET.replace("usleep(10000);", ""), "-shared", "-fPIC")
+
+    def use(broken):
+        symbols = Symbols(Image(broken))
+        symbols.find("work"), symbols.at(0x1010), len(list(symbols.each()))
+
+    assert campaign(data, hot, use) > ROUNDS / 10
+
+
+def test_versions(tmp_path):
+    (tmp_path / "map").write_text("L_1 { global: one; local: *; };\nL_2 { global: two; } L_1;\n")
+    data, hot = small("int one(void) { return 1; } int two(void) { return 2; }", "-shared", "-fPIC",
+                      "-Wl,--version-script=%s" % (tmp_path / "map"))
+
+    def use(broken):
+        symbols = Symbols(Image(broken))
+        [s.version for s in symbols], symbols.find("two@L_2")
+
+    assert campaign(data, hot, use) > ROUNDS / 10
+
+
+def test_stapsdt():
+    data, hot = small(TWO_SITES.replace("int main(int argc, char **argv)", "int _start(int argc)"))
+    assert campaign(data, hot, lambda broken: stapsdt.notes(Image(broken))) > ROUNDS / 10
+
+
+def test_operands():
+    texts = ["8@(%rdi,%rsi,8) -4@$-9", "8@foo+4(%rip) 1@%dil", "8f@%xmm0 8@-8(%rbp)", "-4@[sp, 12] 8@[x0, x1, lsl 3]"]
+    rng = random.Random(1)
+    for _ in range(ROUNDS):
+        text = "".join(rng.choice("8@(%rdi,rsx0 )-$4+f:[]#w1") if rng.random() < 0.2 else c for c in rng.choice(texts))
+        for machine in ("x86_64", "aarch64"):
+            for operand in stapsdt.Operands(machine=machine, lookup={"foo": 64}.get)(text):
+                assert operand.kind != "unknown" or operand.reason
+
+
+def test_mini_debug_info(tmp_path):
+    data = debug_split(tmp_path).read_bytes()
+    section = Image(data).section(".gnu_debugdata")
+    hot = [(section.offset, section.offset + section.size)]
+
+    def use(broken):
+        symbols = Symbols(Image(broken))
+        symbols.find("hidden"), len(list(symbols))
+
+    campaign(data, hot, use)
+
+
+def test_btf():
+    blob, _ = sample()
+    data = blob.bytes()
+
+    def use(broken):
+        btf = Btf.parse(broken)
+        btf.find("node"), btf.enumerator("RED"), list(btf.functions())
+        for type_id in range(min(btf.count, 60)):
+            btf.name(type_id)
+            try:
+                found = btf.type(type_id)
+            except ElfError:
+                continue
+            if isinstance(found, types.Type):
+                types.declaration(found), types.definition(found), types.find_field(found, "b"), found.size
+
+    assert campaign(data, [(0, 24), (24, len(data))], use) > ROUNDS / 10
+
+
+def test_split_btf():
+    base, _ = sample()
+    data = base.bytes()
+    base = Btf.parse(data)
+    size = len(data)
+
+    def use(broken):
+        btf = Btf.parse(broken, base)
+        btf.find("node", "struct"), btf.find_id("open", "func"), btf.tags(3)
+
+    assert campaign(data, [(0, 24), (24, size)], use) > ROUNDS / 10
+
+
+def test_ldcache():
+    data = cache([("liba.so", "/liba.so", 0x303), ("libb.so.1", "/libb.so.1", 0xa03)])
+    campaign(data, [(0, len(data))], ldcache.read_cache)
+
+
+def test_texts():
+    maps = Path("/proc/self/maps").read_bytes()
+
+    def use(broken):
+        kernel = symbolizer.KernelSymbols(broken)
+        kernel.resolve(0xffffffff81000104), kernel.resolve(0xffffffffc0001041), kernel.find("twin"), list(kernel)
+
+    assert campaign(KALLSYMS, [(0, len(KALLSYMS))], use) == 0
+    assert campaign(maps, [(0, len(maps))], lambda broken: symbolizer.ProcessSymbols(broken).resolve(0x7f0000000000)) == 0
