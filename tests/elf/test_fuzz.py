@@ -175,7 +175,7 @@ def test_ldcache():
 
 
 def test_texts():
-    maps = Path("/proc/self/maps").read_bytes()
+    maps = b"\n".join(Path("/proc/self/maps").read_bytes().split(b"\n")[:8])
 
     def use(broken):
         kernel = symbolizer.KernelSymbols(broken)
