@@ -303,7 +303,7 @@ class ProcessSymbols:
             path = mapping.path if self.root == "/" else self.root + mapping.path
             try:
                 status = os.stat(path)
-            except OSError:
+            except (OSError, ValueError):
                 status = None
             # another inode on the same device: the file was replaced since it was mapped
             if status is not None and (status.st_ino == mapping.inode or status.st_dev != mapping.device):
