@@ -7,6 +7,7 @@ from .errors import AsmError
 from .flow import clone, reachable
 from .frame import layout
 from .instruction import MapRef
+from .layout import tidy
 from .lower import lower
 from .passes import optimise
 from .regalloc import allocate
@@ -62,5 +63,6 @@ def _compile_one(function, level, main):
             others.extend(arg[1] for arg in op.args if type(arg) is tuple and arg[0] == "func")
     lower(function, level)
     registers = allocate(function)
+    tidy(function, registers)
     places, used = layout(function)
     return Emitter(function, registers, places), used, others

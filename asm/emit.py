@@ -1,4 +1,4 @@
-"""Instructions from allocated operations: block order, moves at calls, jump offsets."""
+"""Instructions from allocated operations: moves at calls, operands, jump offsets."""
 
 from .errors import AsmError
 from .instruction import FuncRef, Instruction, KsymRef, MapRef
@@ -25,7 +25,7 @@ class Emitter:
         self.registers, self.places = registers, places
         self.code, self.spans, self.starts = [], [], {}
         self.span = None
-        order = block_order(function)
+        order = function.blocks
         for position, block in enumerate(order):
             self.next = order[position + 1] if position + 1 < len(order) else None
             self.starts[block] = len(self.code)
@@ -213,10 +213,6 @@ class Emitter:
     def _ret(self, op):
         self._move(0, op.args[0])
         self._emit(EXIT)
-
-
-def block_order(function):
-    return function.blocks
 
 
 def link(emitters, level):
