@@ -56,6 +56,22 @@ def transform(node, change):
     return change(node)
 
 
+def clone(node):
+    """A copy of the tree below `node`; spans and other values are shared."""
+    new = object.__new__(type(node))
+    for kind in type(node).__mro__[:-1]:
+        for slot in kind.__slots__:
+            if hasattr(node, slot):
+                setattr(new, slot, getattr(node, slot))
+    for name in node.fields:
+        child = getattr(node, name)
+        if isinstance(child, list):
+            setattr(new, name, [clone(item) for item in child])
+        elif child is not None:
+            setattr(new, name, clone(child))
+    return new
+
+
 # ---- the script as a whole ----
 
 class Script(Node):

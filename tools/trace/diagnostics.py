@@ -59,9 +59,11 @@ class Source:
 
 
 class Span:
-    """text[start:end] of a source."""
+    """text[start:end] of a source. `origin` is None, or where a macro was used whose text this is
+    part of."""
 
     __slots__ = ("source", "start", "end")
+    origin = None
 
     def __init__(self, source, start, end):
         self.source = source
@@ -120,6 +122,19 @@ class Span:
         return [text.replace("\t", "    "), "".join(marks)]
 
 
+class ExpandedSpan(Span):
+    """A place in the text of a macro that was used at `origin`, itself a span."""
+
+    __slots__ = ("origin",)
+
+    def __init__(self, span, origin):
+        super().__init__(span.source, span.start, span.end)
+        self.origin = origin
+
+    def to(self, other):
+        return ExpandedSpan(super().to(other), self.origin)
+
+
 class Diagnostic:
     """One error or warning. `contexts` are (message, span) pairs that belong to it: where a macro
     came from, the earlier definition, ..."""
@@ -138,15 +153,23 @@ class Diagnostic:
         return "<%s%s: %s>" % (where, self.severity, self.message)
 
     def lines(self, color=False):
-        begin = COLORS[self.severity] if color else ""
-        end = RESET if color else ""
+        begin = COLORS.get(self.severity, "") if color else ""
+        end = RESET if begin else ""
         lines = []
-        for message, span in [(self.message, self.span)] + self.contexts:
+
+        def show(message, span):
             where = span.location + ": " if span else ""
             lines.append("%s%s%s: %s%s" % (begin, where, self.severity, message, end))
             if span:
-                lines += span.context()
+                lines.extend(span.context())
+
+        for message, span in [(self.message, self.span)] + self.contexts:
+            show(message, span)
         lines += ["HINT: " + hint for hint in self.hints]
+        span = self.span
+        while span is not None and span.origin is not None:
+            span = span.origin
+            show("expanded from", span)
         return lines
 
     def format(self, color=False):

@@ -672,9 +672,11 @@ def parse(source, positional=(), diagnostics=None):
     return script
 
 
-def parse_expression(source, diagnostics):
-    """The expression that is all of a Source, or None after errors (or for empty text)."""
+def parse_expression(source, diagnostics, values=()):
+    """The expression that is all of a Source, or None after errors (or for empty text). `values`
+    are names that are no types."""
     parser = Parser(source, diagnostics)
+    parser.defined.update(values)
     if parser.kind == "end":
         return None
     with deep_recursion():
