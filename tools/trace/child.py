@@ -115,7 +115,10 @@ class Child:
 
     def release(self):
         """Let the command run; raises ChildError when the kernel does not execute it."""
-        os.write(self._go, b"g")
+        try:
+            os.write(self._go, b"g")
+        except BrokenPipeError:
+            pass     # it was killed while it was held: its pidfd says so
         os.close(self._go)
         self._go = -1
         answer = os.read(self._result, 16)
