@@ -1,4 +1,4 @@
-"""Statements and the parts of a script: text in, `ast.Script` out.
+"""The parts of a script: text in, `ast.Script` out.
 
 The grammar is bpftrace 0.27's (`docs/language.md` there); where that release refuses what its
 predecessors and the scripts in the wild have (macros without parentheses, stray semicolons,
@@ -10,16 +10,12 @@ import sys
 from contextlib import contextmanager
 
 from . import ast
+from .attachpoints import attach_points
 from .diagnostics import Diagnostics, Source, Span
-from .lexer import SKIP, number
-from .parser_expr import MAX_CHAIN, TAGS, ExpressionParser, TooDeep
+from .lexer import SKIP
+from .parser_expr import MAX_CHAIN, NUMBERED, TAGS, TooDeep
+from .parser_stmt import StatementParser
 
-ASSIGNMENTS = {
-    "=": "", "+=": "+", "-=": "-", "*=": "*", "/=": "/", "%=": "%", "&=": "&", "|=": "|", "^=": "^",
-    "<<=": "<<", ">>=": ">>",
-}
-IMMUTABLE = ("Tuples and records are immutable once created. "
-             "Consider creating a new value and assigning it instead.")
 ORDER = "C definitions must appear before probes and functions"
 
 # A run of an attach point's text; quotes keep everything inside them.
@@ -28,10 +24,9 @@ PLAIN = re.compile(r'[^\s{,/"]*').match
 DIRECTIVE = re.compile(r"[^\n\\]*(?:\\(?s:.)[^\n\\]*)*").match
 DEFINED = re.compile(r"#\s*define\s+([A-Za-z_][A-Za-z0-9_]*)").match
 HEAD = re.compile(r"[A-Za-z0-9_]+").match
-PARAMETER = re.compile(r"\$([1-9][0-9]*)").match
 
 
-class Parser(ExpressionParser):
+class Parser(StatementParser):
 
     def script(self):
         start, header = self.start, None
@@ -213,19 +208,6 @@ class Parser(ExpressionParser):
                 value = value == "true"
         return ast.Setting(self.span(start), name, value)
 
-    def import_(self):
-        start = self.start
-        self.next()
-        if self.kind != "string":
-            self.error("expected string after 'import'")
-            return None
-        name = self._one_string()
-        span = self.span(start)
-        if not self.match(";"):
-            self.error("expected ';' after import")
-            return None
-        return ast.Import(span, name)
-
     def macro(self):
         start = self.start
         self.next()
@@ -359,271 +341,13 @@ class Parser(ExpressionParser):
             return None
         return ast.AttachPoint(Span(self.source, start, pos), text[start:pos], None)
 
-    # ---- statements ----
-
-    def block(self, with_value=True):
-        """`{ ... }`; `with_value` keeps a last expression without `;` as the block's value. None
-        after an error."""
-        start = self.start
-        if not self.expect("{"):
-            return None
-        self.deeper()
-        statements, value = [], None
-        while self.value != "}" and self.kind != "end" and not self.errors:
-            before = self.start
-            if value is not None:
-                statements.append(ast.ExprStatement(value.span, value))
-                value = None
-            handler = STATEMENTS.get(self.value)
-            if handler:
-                statements.append(handler(self))
-            elif self.value == "_" and self.peek() == "=":
-                statements.append(self.discard())
-            elif self.kind == "variable" or self.kind == "map" or self.value == "$":
-                value = self.assignment(statements)
-            elif not self.match(";"):
-                value = self.expression_statement(statements)
-            if self.pos <= before:
-                self.error("unexpected input in block")
-                self.next()
-        self.depth -= 1
-        if self.errors or not self.expect("}"):
-            return None
-        span = self.span(start)
-        if value is not None and not with_value:
-            statements.append(ast.ExprStatement(value.span, effect(value)))
-            value = None
-        return ast.Block(span, statements, value)
-
-    def expression_statement(self, statements):
-        """Appends a statement, or returns the expression that ends the block."""
-        start = self.start
-        if self.value == "if" or self.value == "{":
-            expr = self.primary()
-        else:
-            expr = self.expression()
-        if self.value == "}":
-            return expr
-        span = self.span(start)
-        if not self.match(";") and not isinstance(expr, (ast.If, ast.Block, ast.Ternary)):
-            self.error("expected ';'")
-        statements.append(ast.ExprStatement(span, effect(expr)))
-        return None
-
-    def assignment(self, statements):
-        """A statement that starts with a variable or map: like `expression_statement`."""
-        start = self.start
-        expr = self.primary()
-        if self.value in ASSIGNMENTS:
-            statements.append(self.assign(start, expr))
-            return None
-        expr = self.postfix(expr)
-        if self.value == "=":
-            self.next()
-            self.expression()
-            immutable = isinstance(expr, (ast.TupleAccess, ast.FieldAccess))
-            self.error(IMMUTABLE if immutable else "invalid assignment target", start, self.pos)
-            return None
-        expr = self.binary(expr, 1)
-        if self.value == "?":
-            expr = self.ternary(expr)
-        if self.value == "}":
-            return expr
-        span = self.span(start)
-        if not self.errors and not self.match(";"):
-            self.error("expected ';'")
-        statements.append(ast.ExprStatement(span, expr))
-        return None
-
-    def assign(self, start, target):
-        op = ASSIGNMENTS[self.value]
-        self.next()
-        value = self.expression()
-        span = self.span(start)
-        self.end_of_statement()
-        return ast.Assign(span, target, op, value)
-
-    def end_of_statement(self):
-        if self.value != "}":
-            self.expect(";")
-
-    def discard(self):
-        start = self.start
-        self.next()
-        self.next()
-        expr = self.expression()
-        span = self.span(start)
-        self.end_of_statement()
-        return ast.Discard(span, expr)
-
-    def let(self):
-        start = self.start
-        self.next()
-        if self.kind != "variable":
-            self.error("expected variable after 'let'")
-            return None
-        variable = self.variable()
-        span = self.span(start)
-        declared = None
-        if self.match(":"):
-            declared = self.declared_type()
-        declaration = ast.VarDecl(span, variable, declared)
-        if self.match("="):
-            value = self.expression()
-            whole = self.span(start)
-            self.end_of_statement()
-            return ast.Assign(whole, declaration, "", value)
-        self.end_of_statement()
-        return declaration
-
-    def while_(self):
-        start = self.start
-        self.next()
-        condition = self.condition()
-        body = self.block(False)
-        return ast.While(self.span(start), condition, body)
-
-    def unroll(self):
-        start = self.start
-        self.next()
-        count = self.condition()
-        body = self.block(False)
-        return ast.Unroll(self.span(start), count, body)
-
-    def for_(self):
-        start = self.start
-        self.next()
-        parenthesis = self.match("(")
-        if self.kind != "variable":
-            self.error("expected variable in for loop")
-            return None
-        variable = self.variable()
-        if not self.expect(":"):
-            return None
-        iterable = self.primary()
-        if self.match(".."):
-            end = self.primary()
-            iterable = ast.Range(self.span(start), iterable, end)
-        elif not isinstance(iterable, ast.Map):
-            if not parenthesis or self.expect(")"):
-                self.error("expected map or range in for loop")
-            return None
-        if parenthesis and not self.expect(")"):
-            return None
-        body = self.block(False)
-        return ast.For(self.span(start), variable, iterable, body)
-
-    def break_(self):
-        return self.jump(ast.Break)
-
-    def continue_(self):
-        return self.jump(ast.Continue)
-
-    def jump(self, kind):
-        start = self.start
-        self.next()
-        self.end_of_statement()
-        return kind(self.span(start))
-
-    def return_(self):
-        start = self.start
-        self.next()
-        value = None
-        if self.value != ";" and self.value != "}":
-            value = self.expression()
-        self.end_of_statement()
-        return ast.Return(self.span(start), value)
-
-
-STATEMENTS = {
-    "import": Parser.import_,
-    "let": Parser.let,
-    "while": Parser.while_,
-    "unroll": Parser.unroll,
-    "for": Parser.for_,
-    "break": Parser.break_,
-    "continue": Parser.continue_,
-    "return": Parser.return_,
-}
 
 # The names that bpftrace's grammar itself knows.
 RESERVED = frozenset("args ctx kstack nsecs pid tid ustack".split())
 
 
 def is_reserved(name):
-    from .parser_expr import NUMBERED
     return name in RESERVED or name.startswith("__builtin_") or NUMBERED(name) is not None
-
-
-def effect(expr):
-    """The expression as one whose value nobody wants: the values of blocks become statements."""
-    if isinstance(expr, ast.Block):
-        if expr.value is not None:
-            expr.statements.append(ast.ExprStatement(expr.value.span, effect(expr.value)))
-            expr.value = None
-    elif isinstance(expr, ast.If):
-        branch = expr
-        while isinstance(branch, ast.If):
-            effect(branch.then)
-            branch = branch.otherwise
-        if branch is not None:
-            effect(branch)
-    return expr
-
-
-# ---- attach points and positional parameters ----
-
-def split_attach_point(text, positional):
-    """(parts between colons, message or None): quotes removed, `$1` filled in."""
-    parts, part, at, quoted = [], [], 0, False
-    while at < len(text):
-        char = text[at]
-        if char == ":" and not quoted:
-            parts.append("".join(part))
-            part = []
-        elif char == '"':
-            quoted = not quoted
-        elif quoted and char == "\\" and at + 1 < len(text):
-            at += 1
-            part.append(text[at])
-        elif char == "$" and not quoted:
-            match = PARAMETER(text, at)
-            if not match:
-                after = text[at + 1:at + 2]
-                return None, ("invalid trailing character for positional param: %s. Try quoting "
-                              "this entire part if this is intentional e.g. \"$%s\"."
-                              % (after, after))
-            try:
-                index = number(match.group(1))[0]
-            except ValueError as error:
-                return None, "positional parameter is not valid: %s" % error
-            value = positional[index - 1] if index <= len(positional) else ""
-            text = text[:at] + value + text[match.end():]
-            continue
-        else:
-            part.append(char)
-        at += 1
-    parts.append("".join(part))
-    return parts, None
-
-
-def attach_points(script, positional, diagnostics):
-    """Fills in the parts of all attach points; empty ones (`,` and `::k:f`) are left out."""
-    for probe in script.probes:
-        points = []
-        for point in probe.attach_points:
-            point.parts, message = split_attach_point(point.text, positional)
-            if message:
-                diagnostics.error(point.span, message)
-                continue
-            label, equals, kind = point.parts[0].partition("=")
-            if equals and kind:
-                point.label, point.parts[0] = label, kind
-            if point.parts[0]:
-                points.append(point)
-        probe.attach_points[:] = points
-        if not points:
-            diagnostics.error(probe.span, "No attach points for probe")
 
 
 def check_depth(script, diagnostics):
