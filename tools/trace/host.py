@@ -29,6 +29,7 @@ class Host(types.Host):
         self._watched = []            # MapInfos with user stacks or symbols in their keys
         self._watch_at = 0.0
         self._users = None
+        self._cgroups = None
         self._since_boot = None
 
     def open(self, session):
@@ -160,6 +161,12 @@ class Host(types.Host):
             except OSError:
                 pass
         return self._users.get(uid, "")
+
+    def cgroup_path(self, cgroup_id, pattern):
+        if self._cgroups is None:
+            from .cgroups import Cgroups
+            self._cgroups = Cgroups()
+        return self._cgroups.paths(cgroup_id, pattern)
 
     # -- clocks
 
