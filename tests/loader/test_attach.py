@@ -188,9 +188,9 @@ def test_uprobe_session_runs_at_both_ends(target):
 
 @pytest.mark.kernel(since="6.6")
 def test_many_uprobes_come_and_go_quickly(compile_c):
-    """One link of 300 places; separate events cost the kernel a grace period each."""
+    """One link of 100 places; separate events cost the kernel a grace period each."""
     import time
-    count = 300
+    count = 100
     path = compile_c("".join(
         "__attribute__((noinline)) void f%d(void) { __asm__ volatile(\"nop\"); }\n" % i for i in range(count)) +
         "#include <stdio.h>\nextern char __executable_start;\nint main(void) {"

@@ -21,7 +21,7 @@ def key(number):
 
 
 def value_for(map, rng):
-    value = bytes(rng.randrange(256) for _ in range(map.value_size))
+    value = rng.getrandbits(8 * map.value_size).to_bytes(map.value_size, "little")
     if "percpu" in map.type:
         return [value[cpu:] + value[:cpu] for cpu in range(len(possible_cpus()))]
     return value
@@ -37,7 +37,7 @@ def test_hash_maps_against_a_dict(type, value_size, batches):
     map = Map.create(type, 4, value_size, 4096 if "lru" in type else 64, name="model")
     map._batches = batches
     model = {}
-    for _ in range(1500):
+    for _ in range(600):
         name, operation = key(rng.randrange(60)), rng.randrange(10)
         if operation < 4:
             value = value_for(map, rng)
@@ -61,7 +61,7 @@ def test_hash_maps_against_a_dict(type, value_size, batches):
         if not rng.randrange(50):
             assert dict(map.items()) == model
             assert sorted(map.keys()) == sorted(model)
-        if not rng.randrange(200):
+        if not rng.randrange(100):
             pairs = [(key(number), value_for(map, rng)) for number in range(20)]
             map.update_batch(pairs)
             model.update(pairs)
@@ -83,11 +83,11 @@ def test_array_maps_against_a_list(type, value_size, batches):
     map._batches = batches
     zero = [bytes(value_size)] * len(possible_cpus()) if "percpu" in type else bytes(value_size)
     model = [zero] * 50
-    for _ in range(500):
+    for _ in range(200):
         index, value = rng.randrange(50), value_for(map, rng)
         map.update(key(index), value)
         model[index] = value
-        assert map.lookup(key(rng.randrange(50) * 0 + index)) == value
+        assert map.lookup(key(index)) == value
     assert list(map.items()) == [(key(index), value) for index, value in enumerate(model)]
     assert map.lookup(key(50)) is None
     with pytest.raises(KernelError, match="out of range"):
@@ -99,13 +99,13 @@ def test_array_maps_against_a_list(type, value_size, batches):
 
 
 def test_more_elements_than_a_batch():
-    map = Map.create("hash", 4, 8, 20000)
-    model = {key(number): struct.pack("=Q", number * number) for number in range(20000)}
+    map = Map.create("hash", 4, 8, 9000)
+    model = {key(number): struct.pack("=Q", number * number) for number in range(9000)}
     map.update_batch(model)
     assert dict(map.items()) == model
     assert sorted(map.keys()) == sorted(model)
     with pytest.raises(KernelError, match="full"):
-        map.update(key(20000), bytes(8))
+        map.update(key(9000), bytes(8))
     map.delete_batch(list(model)[::2])
     assert dict(map.items()) == dict(list(model.items())[1::2])
     taken = dict(map.drain())
@@ -184,7 +184,7 @@ def test_iteration_while_another_deletes(batches):
     stay = {key(number) for number in range(100)}
     for name in list(stay) + [key(number) for number in range(1000, 1400)]:
         map.update(name, bytes(8))
-    churn = subprocess.Popen([sys.executable, "-c", _CHURN, "1.0"], stdin=map.fd,
+    churn = subprocess.Popen([sys.executable, "-c", _CHURN, "0.5"], stdin=map.fd,
                              stdout=subprocess.PIPE, cwd="/")
     try:
         churn.stdout.readline()

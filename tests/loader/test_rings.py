@@ -116,11 +116,11 @@ def test_all_records_in_order(kind, mixed):
     program = Program.load("socket_filter", emitter(state, output, kind == "perf", mixed, 40))
     take = Collector()
     with reader:
-        for _ in range(30):
+        for _ in range(10):
             program.test_run(PACKET, repeat=500)
             reader.consume(take)
-    assert counters(state) == (15000, 0, 15000)
-    assert take.numbers() == list(range(15000))
+    assert counters(state) == (5000, 0, 5000)
+    assert take.numbers() == list(range(5000))
     # The perf buffer pads 4 + length to a multiple of 8.
     for number, record in enumerate(take.records):
         length = size_of(number) if mixed else 40
@@ -137,13 +137,13 @@ def test_full_buffer(kind):
     program = Program.load("socket_filter", emitter(state, output, kind == "perf", True))
     take = Collector()
     with reader:
-        for _ in range(50):
+        for _ in range(20):
             # bpf_test_run may move between CPUs, each of which has a perf buffer
             program.test_run(PACKET, repeat=300)
             reader.consume(take)
             attempts, failures, written = counters(state)
             assert written == attempts - failures == len(take.records)
-        assert failures > 1000
+        assert failures > 500
         assert sorted(take.numbers()) == list(range(written))
         if kind == "perf":
             # The kernel says what was lost with the next record that fits, on each CPU.
