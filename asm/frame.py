@@ -2,7 +2,7 @@
 
 from .errors import AsmError
 from .flow import bits, predecessors
-from .regalloc import SpillSlot
+from .ir import SpillSlot
 from .slots import SlotLiveness
 
 LIMIT = 512

@@ -49,6 +49,12 @@ class Slot:
         return "slot%d" % self.n
 
 
+class SpillSlot(Slot):
+    """A slot of the register allocator's: only whole, by `spill` stores and as an operand."""
+
+    __slots__ = ()
+
+
 class Op:
     """One operation: `dst` (a Value or None) = `kind`(`args`), with what is no operand in `info`.
 
@@ -69,6 +75,9 @@ class Op:
 
     A Symbol is an address that is known when the program is loaded, and cheaper to make again than to
     keep: ("stack", Slot, offset), ("map", name, None | offset in its first value), ("func", Function).
+
+    Passes add `phi` (see ssa.py), and register allocation `spill` slot, value and the operand ("spill",
+    SpillSlot, 0), which is what is stored there.
     """
 
     __slots__ = ("kind", "dst", "args", "info", "span")

@@ -8,30 +8,29 @@ addresses are made again where they are used, the rest gets a stack slot.
 """
 
 from .flow import bits, liveness, predecessors, successors
-from .ir import Op, Slot, Value
+from .ir import Op, SpillSlot, Value
+from .slots import drop_dead_stores
 
 CLOBBERED = 0b0000111111
 REGISTERS = 0b1111111111
 _POPCOUNT = [bin(mask).count("1") for mask in range(1024)]
 
 
-class SpillSlot(Slot):
-    """A slot of the allocator's: only whole, by `spill` stores and `reload` operands."""
-
-    __slots__ = ()
-
-
 def allocate(function):
     """dict Value.n -> register; inserts the spill code that this takes into the function."""
     weight = _frequency(function)
-    done = set()
+    segments, unspillable = set(), set()
+    careful = False
     while True:
-        graph = _Graph(function, weight, done)
-        graph.coalesce()
+        graph = _Graph(function, weight, unspillable)
+        graph.coalesce(careful)
         spilled = graph.colour()
         if not spilled:
             return graph.registers()
-        done |= _spill(function, spilled)
+        if careful:
+            _Spiller(function, segments, unspillable).spill(spilled)
+        # Joining whatever can be joined is best if it works out at once; spilling is not worth it.
+        careful = not careful
 
 
 def _frequency(function):
@@ -150,8 +149,11 @@ class _Graph:
             n = alias[n]
         return n
 
-    def coalesce(self):
-        """Gives both ends of a copy one node where nothing keeps them apart."""
+    def coalesce(self, careful):
+        """Gives both ends of a copy one node where nothing keeps them apart.
+
+        careful: only where that cannot make the graph harder to colour.
+        """
         adjacent = self.adjacent
         self.copies.sort(key=lambda copy: -copy[0])
         for _, a, b in self.copies:
@@ -161,7 +163,7 @@ class _Graph:
             if len(adjacent[a]) < len(adjacent[b]):
                 a, b = b, a
             forbidden = self.forbidden[a] | self.forbidden[b]
-            if not self._safe(a, b, forbidden):
+            if careful and not self._safe(a, b, forbidden):
                 continue
             self.alias[b] = a
             neighbours = adjacent.pop(b)
@@ -268,75 +270,100 @@ class _Graph:
 _PREFERENCE = (1, 2, 3, 4, 5, 0, 6, 7, 8, 9)
 
 
-def _spill(function, spilled):
-    """Puts the given nodes on the stack; returns the numbers of the short-lived Values this made."""
-    home, constant = {}, {}
-    definitions = {}
-    wanted = {n for node, members in spilled for n in (node, *members)}
-    for block in function.blocks:
-        for op in block.ops:
-            if op.dst is not None and op.dst.n in wanted:
-                definitions.setdefault(op.dst.n, []).append(op)
-    for node, members in spilled:
-        family = (node, *members)
-        sources = {op.args for n in family for op in definitions.get(n, ())
-                   if not (op.kind == "copy" and type(op.args[0]) is Value and op.args[0].n in family)}
-        kinds = {op.kind for n in family for op in definitions.get(n, ())}
-        if kinds == {"copy"} and len(sources) == 1 and type(next(iter(sources))[0]) is not Value:
-            for n in family:
-                constant[n] = next(iter(sources))[0]
-        else:
-            slot = SpillSlot(len(function.slots), 8, 8)
-            function.slots.append(slot)
-            for n in family:
-                home[n] = ("spill", slot, 0)
-    made = set()
+class _Spiller:
+    """Puts nodes on the stack.
 
-    def fresh():
-        value = function.variable()
-        made.add(value.n)
-        return value
+    A Value is loaded at its first use after a call and kept in a register until the next call or the end
+    of the block. Where even that is too much (it is asked to spill such a register), every use loads.
+    """
 
-    for number, block in enumerate(function.blocks):
-        out = []
-        if number == 0:
-            for i, value in enumerate(function.params):
-                if value.n in home:
-                    function.params[i] = arrived = fresh()
-                    out.append(Op("spill", None, (home[value.n], arrived), None, None))
-        for op in block.ops:
-            dst, args = op.dst, op.args
-            two_address = op.kind in ("alu", "neg", "swap") or op.kind == "atomic" and op.info[3]
-            replaced = {}
-            new_args = []
-            for position, arg in enumerate(args):
-                if type(arg) is Value and (arg.n in home or arg.n in constant):
-                    symbol = home.get(arg.n, constant.get(arg.n))
-                    # Calls, copies and ret take it from where it is; the rest needs a register.
-                    if op.kind in ("call", "copy", "ret"):
-                        arg = symbol
-                    else:
-                        if arg.n not in replaced:
-                            replaced[arg.n] = fresh()
-                            out.append(Op("copy", replaced[arg.n], (symbol,), None, op.span))
-                        arg = replaced[arg.n]
-                new_args.append(arg)
-            if dst is not None and dst.n in constant:
-                continue
-            after = None
-            if dst is not None and dst.n in home:
-                symbol = home[dst.n]
-                if op.kind == "copy" and new_args[0] == symbol:
-                    continue
-                if op.kind == "copy" and type(new_args[0]) is Value:
-                    out.append(Op("spill", None, (symbol, new_args[0]), None, op.span))
-                    continue
-                dst = replaced.get(dst.n) if two_address else None
-                if dst is None:
-                    dst = fresh()
-                after = Op("spill", None, (symbol, dst), None, op.span)
-            out.append(Op(op.kind, dst, tuple(new_args), op.info, op.span))
-            if after:
-                out.append(after)
-        block.ops = out
-    return made
+    def __init__(self, function, segments, unspillable):
+        self.function, self.segments, self.unspillable = function, segments, unspillable
+        self.home, self.constant, self.brief = {}, {}, set()
+
+    def spill(self, spilled):
+        self._find_homes(spilled)
+        function = self.function
+        for number, block in enumerate(function.blocks):
+            self.out, self.held = [], {}
+            if number == 0:
+                for i, value in enumerate(function.params):
+                    if value.n in self.home:
+                        function.params[i] = arrived = self._fresh(value)
+                        self._store(value, arrived, None)
+            for op in block.ops:
+                self._op(op)
+            block.ops = self.out
+        drop_dead_stores(function, ("spill",))
+
+    def _find_homes(self, spilled):
+        definitions = {}
+        wanted = {n for node, members in spilled for n in (node, *members)}
+        for block in self.function.blocks:
+            for op in block.ops:
+                if op.dst is not None and op.dst.n in wanted:
+                    definitions.setdefault(op.dst.n, []).append(op)
+        for node, members in spilled:
+            family = {node, *members}
+            if family & self.segments:
+                self.brief |= family
+            made = [op for n in family for op in definitions.get(n, ()) if not (
+                op.kind == "copy" and type(op.args[0]) is Value and op.args[0].n in family)]
+            source = made[0].args[0] if made and made[0].kind == "copy" else None
+            if source is not None and type(source) is not Value and all(
+                    op.kind == "copy" and op.args[0] == source for op in made):
+                self.constant.update(dict.fromkeys(family, source))
+            else:
+                slot = SpillSlot(len(self.function.slots), 8, 8)
+                self.function.slots.append(slot)
+                self.home.update(dict.fromkeys(family, ("spill", slot, 0)))
+
+    def _fresh(self, value):
+        made = self.function.variable()
+        (self.unspillable if value.n in self.brief else self.segments).add(made.n)
+        return made
+
+    def _store(self, value, register, span):
+        self.out.append(Op("spill", None, (self.home[value.n], register), None, span))
+        if value.n not in self.brief:
+            self.held[value.n] = register
+
+    def _take(self, value, span):
+        """A register that holds the spilled `value`."""
+        held = self.held.get(value.n)
+        if held is None:
+            held = self._fresh(value)
+            self.out.append(Op("copy", held, (self.home.get(value.n, self.constant.get(value.n)),), None, span))
+            if value.n not in self.brief:
+                self.held[value.n] = held
+        return held
+
+    def _op(self, op):
+        home, constant = self.home, self.constant
+        kind, dst, span = op.kind, op.dst, op.span
+        if dst is not None and dst.n in constant:
+            return
+        taken, args = {}, []
+        for arg in op.args:
+            if type(arg) is Value and (arg.n in home or arg.n in constant):
+                if kind in ("call", "ret") and arg.n not in self.held:
+                    arg = home.get(arg.n, constant.get(arg.n))  # from where it is
+                else:
+                    if arg.n not in taken:
+                        taken[arg.n] = self._take(arg, span)
+                    arg = taken[arg.n]
+            args.append(arg)
+        if kind == "call":
+            self.held.clear()
+        if dst is None or dst.n not in home:
+            self.out.append(Op(kind, dst, tuple(args), op.info, span))
+            return
+        if kind == "copy" and op.args[0] is not dst and type(op.args[0]) is Value and (
+                home.get(op.args[0].n) is home[dst.n]):
+            if op.args[0].n in self.held:
+                self.held[dst.n] = self.held[op.args[0].n]
+            return
+        two_address = kind in ("alu", "neg", "swap") or kind == "atomic" and op.info[0] != "cmpxchg"
+        register = taken[dst.n] if two_address and dst.n in taken else self._fresh(dst)
+        self.out.append(Op(kind, register, tuple(args), op.info, span))
+        self._store(dst, register, span)

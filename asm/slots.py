@@ -83,7 +83,7 @@ class SlotLiveness:
         return live_out
 
 
-def drop_dead_stores(function):
+def drop_dead_stores(function, kinds=("store",)):
     """Removes stores to bytes of slots that nothing reads before they are written again."""
     if not function.slots:
         return
@@ -94,7 +94,7 @@ def drop_dead_stores(function):
         for op in reversed(block.ops):
             if op.args:
                 read, written = liveness.effect(op)
-                if written and op.kind == "store":
+                if written and op.kind in kinds:
                     if not written & live:
                         continue
                     live = live & ~written | written & liveness.escaped
