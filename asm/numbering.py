@@ -6,8 +6,10 @@ numbering), stored values forwarded to loads, branches decided that an earlier b
 and constant offsets moved into memory operands.
 """
 
-from .flow import predecessors, successors
+import sys
+
 from . import fold
+from .flow import predecessors, successors
 from .helpers import NUMBER
 from .ir import Op, Value, signed64
 from .lower import fits32
@@ -134,9 +136,8 @@ class _Walk:
 
     def _block(self, block):
         before = self.before[block]
-        self.memory = {}
+        self._join(before)
         if len(before) == 1:
-            self.memory = {base: dict(known) for base, known in self.memory_after.get(before[0], {}).items()}
             self._edge(before[0], block)
         self.out = []
         for op in block.ops:
@@ -154,6 +155,18 @@ class _Walk:
                 if op.kind != "phi":
                     break
                 op.args = tuple([self._resolve(a) if source is block else a for a, source in zip(op.args, op.info)])
+
+    def _join(self, before):
+        """What is in memory whichever way control came."""
+        states = [self.memory_after.get(source) for source in before]
+        self.memory = {}
+        if not states or None in states:
+            return
+        for base, known in states[0].items():
+            others = [state.get(base) for state in states[1:]]
+            if None not in others:
+                self.memory[base] = dict(known) if not others else {
+                    where: value for where, value in known.items() if all(o.get(where) == value for o in others)}
 
     def _edge(self, source, block):
         """What is known because `source` branched here."""
@@ -340,10 +353,21 @@ class _Walk:
         if width == 32 and type(b) is int:
             b = signed64(b & 0xFFFFFFFF)
         outcome = fold.compare(operator, a, b, width)
+        if outcome is None and type(b) is int:
+            outcome = self._beyond(operator, a, b, width)
         if outcome is None:
             outcome = self.table.get(("if", operator, a, b, width))
         op.args, op.info = (a, b), (operator, width, *op.info[2:])
         return (outcome if outcome is None else outcome != inverted), inverted
+
+    def _beyond(self, operator, a, b, width):
+        """The outcome of a op b if b is larger than anything that the known bits of a can be."""
+        bits = self._bits(a)
+        if bits < width and b & (1 << width) - 1 >= 1 << bits and operator != "&":
+            if operator[0] != "s":
+                return operator in ("!=", "<", "<=")
+            return (operator in ("s<", "s<=")) == (b >= 0 and not (width == 32 and b >> 31 & 1))
+        return None
 
     def _compare(self, op):
         original = op.args, op.info
@@ -395,7 +419,10 @@ class _Walk:
         off, size, signed = op.info
         key, at, off = self._place(op, off)
         op.info = (off, size, signed)
-        found = self.memory.get(key, {}).get((at, size))
+        known = self.memory.get(key, {})
+        found = known.get((at, size))
+        if found is None and type(key) is not Value:
+            found = _within(known, at, size)
         if found is not None:
             bits = self._bits(found)
             if type(found) is int:
@@ -470,3 +497,12 @@ class _Walk:
                     del self.memory[base]
             elif base in given or base in self.escaped:
                 del self.memory[base]
+
+
+def _within(known, at, size):
+    """The number in these bytes, if they are part of a wider one that is known; else None."""
+    for (there, length), value in known.items():
+        if there <= at and at + size <= there + length and type(value) is int:
+            low = at - there if sys.byteorder == "little" else there + length - at - size
+            return value >> 8 * low & (1 << 8 * size) - 1
+    return None
