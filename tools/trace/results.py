@@ -85,7 +85,8 @@ class Printf(_Text):
 
 
 class Message(Result):
-    """errorf() and warnf() (`severity` "ERROR" or "WARNING"), at the place `span` of the script."""
+    """errorf(), warnf() and debugf() (`severity` "ERROR", "WARNING", "DEBUG"), at the place `span` of the
+    script."""
 
     __slots__ = ("value", "severity", "span")
     to_err = True
@@ -98,7 +99,7 @@ class Message(Result):
         return "%s: %s: %s\n" % (self.span.location, self.severity, value)
 
     def json(self):
-        kind = "errorf" if self.severity == "ERROR" else "warnf"
+        kind = {"ERROR": "errorf", "WARNING": "warnf"}.get(self.severity, "debugf")
         return '{"type": "%s", "msg": %s, %s}\n' % (kind, json_string(self.value), _place(self.span))
 
 

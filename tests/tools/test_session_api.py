@@ -1,0 +1,106 @@
+"""Scripts from Python: events as values, maps as dictionaries, everything detached however the loop ends."""
+
+import asyncio
+import gc
+import subprocess
+import threading
+import time
+
+import pytest
+
+from rawbpf.tools.trace import Script, results
+from tests import leaks
+
+pytestmark = pytest.mark.root
+
+
+def test_events_are_values():
+    with Script(r'BEGIN { printf("%d %s\n", $1, str($2)); print((1, "x")); print(2); @[1, "k"] = 3; print(@); exit(4); }'
+                r' END { printf("end\n"); }', 7, "seven") as script:
+        events = list(script)
+    assert [type(event) for event in events] == [results.Printf, results.Value, results.Value, results.MapResult,
+                                                 results.Printf]
+    assert (events[0].value, events[0].format, tuple(events[0].arguments)) == ("7 seven\n", "%d %s\n", (7, "seven"))
+    assert events[1].value == (1, "x") and events[2].value == 2
+    assert (events[3].name, events[3].value) == ("@", {(1, "k"): 3})
+    assert events[4].value == "end\n"
+    assert script.exit_code == 4
+    assert script.maps == {"@": {(1, "k"): 3}}
+
+
+def test_maps_while_it_runs():
+    script = Script("BEGIN { @a = 5; @h = hist(3); @s[1] = sum(9); @never[1] = 1; clear(@never); } interval:s:100 { @b = 1; }")
+    with script:
+        script.attach()
+        assert script.running and script.attached == 2
+        maps = script.maps
+        assert maps["@a"] == 5 and maps["@s"] == {1: 9} and maps["@never"] == {} and maps["@b"] is None
+        assert sum(maps["@h"]) == 1
+        assert script.poll() == []
+    assert not script.running
+
+
+def test_a_traced_command_ends_the_iteration():
+    with Script(r'tracepoint:syscalls:sys_enter_execve { @ = count(); printf("%d\n", pid); }', command="true") as script:
+        pids = [int(event.value) for event in script]
+    assert script.process.pid in pids
+
+
+def test_stop_from_another_thread():
+    with Script('interval:ms:5 { printf("%d\n", nsecs); }') as script:
+        threading.Timer(0.1, script.stop).start()
+        assert len(list(script)) > 3
+
+
+@pytest.mark.parametrize("leave", ["exception", "break"])
+def test_leaving_the_loop_early_detaches(leave):
+    before = leaks.program_ids()
+    script = Script('interval:ms:5 { printf("%d\n", nsecs); @ = count(); }')
+    seen = 0
+    try:
+        for event in script:
+            seen += 1
+            if seen == 3:
+                if leave == "break":
+                    break
+                raise KeyError("third")
+    except KeyError:
+        assert leave == "exception"
+    gc.collect()
+    assert seen == 3 and not script.running
+    assert script.maps["@"] >= 3
+    deadline = time.monotonic() + 3
+    while leaks.program_ids() - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not leaks.program_ids() - before
+
+
+def test_two_scripts_at_once_count_the_same():
+    with Script("tracepoint:syscalls:sys_enter_execve { @ = count(); }") as one, \
+            Script("tracepoint:syscalls:sys_enter_execve { @ = count(); }") as two:
+        one.attach()
+        two.attach()
+        subprocess.run(["true"], check=True)
+        assert one.maps["@"] == two.maps["@"] >= 1
+
+
+def test_asyncio():
+    async def collect():
+        seen = []
+        with Script('interval:ms:5 { printf("%d\n", nsecs); }') as script:
+            async for event in script:
+                seen.append(event)
+                if len(seen) == 3:
+                    script.stop()
+        return seen
+
+    async def both():
+        return await asyncio.gather(collect(), collect())
+    assert [len(seen) >= 3 for seen in asyncio.run(both())] == [True, True]
+
+
+def test_a_script_is_attached_once():
+    with Script("BEGIN { exit(); }") as script:
+        list(script)
+        with pytest.raises(RuntimeError):
+            script.attach()
