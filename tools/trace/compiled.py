@@ -96,8 +96,8 @@ class MapInfo:
     """A map of the script. `key_type` is None for a scalar; `value_type` a types.ValueType (an aggregate's
     `value_type.aggregate` is true). `declared` is the kernel map type of `let @x = TYPE(N)`, or None.
 
-    storage: "data"   one value, in the one element of array `kernel_map`: `value_size` bytes, then a u64 that
-                      says whether it was ever set
+    storage: "data"   one value, in the one element of array `kernel_map`; the last u64 of the element says that
+                      it was set (so that a zero can be told from nothing)
              "cpu"    the same per CPU: the element is `stride` bytes for every CPU
              "hash"   keyed, one value for all CPUs
              "percpu" keyed, one value a CPU
@@ -126,7 +126,7 @@ class MapInfo:
             size = self.value_type.size
             step = self.stride or len(data)
             cells = [data[i:i + step] for i in range(0, len(data) - step + 1, step)]
-            cells = [c[:size] for c in cells if any(c[-8:])]
+            cells = [c[:size] for c in cells if any(c)]
             return [(None, cells)] if cells else []
         if self.storage == "percpu":
             return list(map.items())
@@ -186,10 +186,8 @@ class MapInfo:
         if self.storage == "data" or self.storage == "cpu":
             data = map.lookup(bytes(4))
             step = self.stride or len(data)
-            blank = bytearray(len(data))
-            for end in range(step, len(data) + 1, step):
-                blank[end - 8:end] = data[end - 8:end]      # stays set
-            map.update(bytes(4), bytes(blank))
+            if any(data):
+                map.update(bytes(4), (bytes(step - 8) + (1).to_bytes(8, "little")) * (len(data) // step))
         else:
             for key, cells in self.raw(maps):
                 zeros = [bytes(len(c)) for c in cells]
@@ -218,6 +216,12 @@ class Compiled:
         self.events, self.config = events, config
         self.output, self.output_map = output, output_map
         self.losses, self.warnings, self.script = list(losses), list(warnings), script
+
+    def stack_frames(self, maps, stack_id):
+        """The addresses of a stack, innermost first; [] for one that was not stored."""
+        from .builtins.stacks import MAP, frames
+        data = maps[MAP].lookup(stack_id.to_bytes(8, "little")) if MAP in maps else None
+        return frames(data) if data is not None else []
 
     def read_losses(self, maps):
         """[(Loss, count since the start)] of those that happened."""

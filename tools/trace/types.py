@@ -510,6 +510,7 @@ class Aggregate(ValueType):
     """`reduce(values)` makes one Python value of the CPUs' byte strings (None: nothing was stored on
     any of them). `scaled(value, div)` is what print(@x, top, div) shows."""
     aggregate = True
+    castable = True         # an expression can read it as a number
     size = 8
 
     def __init__(self, signed=True):
@@ -533,6 +534,21 @@ class Aggregate(ValueType):
     def order(self, value):
         return value
 
+    # reading it in a program: `start` makes the state, `combine` adds one CPU's value, `finish` the number
+
+    zero_when_set = False   # the bytes may be all zero although something was stored
+
+    def start(self, f):
+        total = f.variable()
+        f.set(total, 0)
+        return total
+
+    def combine(self, f, state, cell):
+        f.set(state, f.alu("+", state, f.load(cell, 0, 8)))
+
+    def finish(self, f, state):
+        return state
+
     @property
     def scalar_type(self):
         """The type that the aggregate has when an expression reads it."""
@@ -551,6 +567,7 @@ class Count(Aggregate):
 
 class Sum(Count):
     name = "sum_t"
+    zero_when_set = True
 
 
 class Average(Aggregate):
@@ -565,9 +582,23 @@ class Average(Aggregate):
         count = sum(words[1::2])
         return _divide(_wrap(sum(words[0::2]), self.signed), count) if count else 0
 
+    def start(self, f):
+        total, count = f.variable(), f.variable()
+        f.set(total, 0)
+        f.set(count, 0)
+        return total, count
+
+    def combine(self, f, state, cell):
+        for part, offset in zip(state, (0, 8)):
+            f.set(part, f.alu("+", part, f.load(cell, offset, 8)))
+
+    def finish(self, f, state):
+        return f.alu("s/" if self.signed else "/", *state)
+
 
 class Statistics(Average):
     name = "stats_t"
+    castable = False
 
     def reduce(self, values):
         words = _words(b"".join([v[:16] for v in values]), self.signed)
@@ -587,28 +618,69 @@ class Statistics(Average):
         return value.average
 
 
-class Minimum(Aggregate):
-    """value (u64), whether it was ever set (u64)"""
-    name = "min_t"
+class Maximum(Aggregate):
+    """A number (u64) and whether it was ever set (u64). The number is kept so that a larger one, compared
+    without sign, is what is wanted, and 0 what everything is larger than: `encode`."""
+    name = "max_t"
     size = 16
-    best = staticmethod(min)
+    flip = 0                # xor with all ones: the smallest becomes the largest
+    wider = staticmethod(max)
+
+    @property
+    def mask(self):
+        return self.flip ^ (1 << 63 if self.signed else 0)
+
+    def encode(self, f, operand):
+        return f.alu("^", operand, self.mask) if self.mask else operand
 
     def reduce(self, values):
-        words = _words(b"".join([v[:16] for v in values]), self.signed)
-        present = [v for v, was_set in zip(words[0::2], words[1::2]) if was_set]
-        return self.best(present) if present else 0
+        words = _words(b"".join([v[:16] for v in values]), False)
+        present = [_wrap(v ^ self.mask, self.signed) for v, was_set in zip(words[0::2], words[1::2]) if was_set]
+        return self.wider(present) if present else 0
+
+    def start(self, f):
+        best, known = f.variable(), f.variable()
+        f.set(best, 0)
+        f.set(known, 0)
+        return best, known
+
+    def combine(self, f, state, cell):
+        best, known = state
+        value = f.load(cell, 0, 8)
+        larger, done = f.block(), f.block()
+        f.set(known, f.alu("|", known, f.load(cell, 8, 8)))
+        f.branch(">", value, best, larger, done)
+        f.position(larger)
+        f.set(best, value)
+        f.jump(done)
+        f.position(done)
+
+    def finish(self, f, state):
+        best, known = state
+        result = f.variable()
+        f.set(result, 0)
+        some, done = f.block(), f.block()
+        f.branch("==", known, 0, done, some)
+        f.position(some)
+        f.set(result, self.encode(f, best))
+        f.jump(done)
+        f.position(done)
+        return result
 
 
-class Maximum(Minimum):
-    name = "max_t"
-    best = staticmethod(max)
+class Minimum(Maximum):
+    name = "min_t"
+    flip = (1 << 64) - 1
+    wider = staticmethod(min)
 
 
 class _Buckets(Aggregate):
     """An array of counters. `size` is all of them: one u64 a bucket."""
     multiline = True
     json_kind = "hist"
+    castable = False
     json_kind = "hist"
+    castable = False
 
     def reduce(self, values):
         """A list of counts, one a bucket."""
@@ -686,6 +758,15 @@ class Hist(_Buckets):
     def scaled(self, value, div):
         return [n // div for n in value]
 
+    def bucket(self, number):
+        """The index of a number's bucket."""
+        if number < 0:
+            return 0
+        power = number.bit_length() - 1 - self.bits      # number = 2^power * (2^bits + ...)
+        if power < 0:
+            return number + 1
+        return (power + 1 << self.bits) + (number >> power & (1 << self.bits) - 1) + 1
+
     def _start(self, index):
         """The smallest number in bucket `index` (from 1)."""
         k = self.bits
@@ -717,6 +798,12 @@ class LinearHist(_Buckets):
 
     def _identity(self):
         return self.low, self.high, self.step
+
+    def bucket(self, number):
+        """The index of a number's bucket."""
+        if number < self.low:
+            return 0
+        return self.buckets - 1 if number >= self.high else (number - self.low) // self.step + 1
 
     def bounds(self, index):
         return (None if index == 0 else self.low + (index - 1) * self.step,

@@ -1,0 +1,142 @@
+"""Functions on maps: delete, clear, zero, len, has_key."""
+from .. import ast, strings, types
+from ..types import BOOL, INT64
+from . import Argument, Builtin, register
+
+
+@register
+class _Delete(Builtin):
+    """delete(@x, key), delete(@x) for a scalar, and the older delete(@x[key])."""
+    names = ("delete",)
+    variadic = True
+
+    def resolve(self, r, call):
+        given = call.arguments
+        if not given:
+            r.error(call, "delete() expects at least 1 argument (0 provided)")
+        if isinstance(given[0], ast.MapAccess) or (len(given) == 1 and isinstance(given[0], ast.Map)):
+            for target in given:
+                if not isinstance(target, (ast.Map, ast.MapAccess)):
+                    r.error(target, "delete() expects a map to be provided")
+                r.map_target(target)
+            return BOOL
+        if not isinstance(given[0], ast.Map) or len(given) != 2:
+            r.error(call, "delete() expects a map and a key")
+        _key_argument(r, call)
+        return BOOL
+
+    def value(self, b, call):
+        given = call.arguments
+        if len(given) == 2 and isinstance(given[0], ast.Map) and not isinstance(given[1], (ast.Map, ast.MapAccess)) \
+                or len(given) == 2 and not b.storage(given[0]).info.scalar and isinstance(given[0], ast.Map):
+            return self._one(b, given[0], _keys(given[1]), call)
+        result = None
+        for target in given:
+            result = self._one(b, target, b.keys_of(target), call)
+        return result
+
+    def _one(self, b, target, keys, call):
+        f = b.f
+        storage = b.storage(target)
+        info = storage.info
+        if info.scalar:
+            if info.storage == "cpu":
+                _send_map_action(b, call, "clear", target, lambda session, found: session.clear_map(found))
+                return 1
+            size = storage.kernel_map.value_size
+            strings.zero(b, b.data_cell(storage), 0, size)
+            return 1
+        result = f.call("bpf_map_delete_elem", f.map(storage.kernel_map.name), b.key(storage, keys))
+        return f.compare("==", result, 0)
+
+    def statement(self, b, call):
+        self.value(b, call)
+
+
+def _keys(node):
+    """The written parts of a key given as one argument: a tuple is its elements."""
+    return node.elements if isinstance(node, ast.Tuple) else [node]
+
+
+def _key_argument(r, call):
+    """Types of `f(@x, key)`."""
+    target, key = call.arguments
+    var = r.map_variable(target, scalar=False)
+    r.map_key(call, var, _keys(key))
+    if isinstance(key, ast.Tuple):
+        key.type = types.Tuple([e.type for e in key.elements])
+
+
+@register
+class _HasKey(Builtin):
+    names = ("has_key",)
+    pure = True
+    arguments = (Argument("map", "map"), Argument("any", "key"))
+    returns = BOOL
+
+    def resolve(self, r, call):
+        if len(call.arguments) != 2 or not isinstance(call.arguments[0], ast.Map):
+            r.error(call, "has_key() expects a map and a key")
+        _key_argument(r, call)
+        return BOOL
+
+    def value(self, b, call):
+        target, key = call.arguments
+        storage = b.storage(target)
+        return b.f.compare("!=", b.lookup(storage, b.key(storage, _keys(key))), 0)
+
+
+@register
+class _Len(Builtin):
+    """len(@x): the number of keys, counted by walking the map; len(stack): its frames."""
+    names = ("len",)
+    pure = True
+    arguments = (Argument("any", "map"),)
+    returns = INT64
+
+    def resolve(self, r, call):
+        if len(call.arguments) == 1 and isinstance(call.arguments[0], ast.Map):
+            r.map_variable(call.arguments[0])
+            return INT64
+        r.arguments(self, call)
+        kind = call.arguments[0].type
+        if not isinstance(kind, types.KernelStack):
+            r.error(call, "len() expects a map or stack to be provided")
+        return INT64
+
+    def value(self, b, call):
+        argument = call.arguments[0]
+        if not isinstance(argument, ast.Map):
+            from .stacks import depth
+            return depth(b, argument)
+        storage = b.storage(argument)
+        if storage.info.scalar:
+            return 1
+        if not b.script.machine.has_helper("bpf_for_each_map_elem", b.point.program_type):
+            b.error(call, "len() of a map needs Linux 5.13 (bpf_for_each_map_elem)")
+        from rawbpf.asm import ir
+        b.callbacks += 1
+        counter = ir.Function("%s_len%d" % (b.f.name, b.callbacks), 4)
+        counter.ret(0)
+        return b.f.call("bpf_for_each_map_elem", b.f.map(storage.kernel_map.name), b.f.func(counter), 0, 0)
+
+
+def _send_map_action(b, call, name, target, act):
+    """Tell user space to do something with a map."""
+    info = b.storage(target).info
+    b.send(b.event(call, name, [], lambda session, values: act(session, info)), lambda record: None)
+
+
+class _MapAction(Builtin):
+    """clear() and zero(): done by the reader."""
+    arguments = (Argument("map", "map"),)
+
+    def __init__(self, name, act):
+        self.names, self.act = (name,), act
+
+    def statement(self, b, call):
+        _send_map_action(b, call, self.name, call.arguments[0], self.act)
+
+
+register(_MapAction("clear", lambda session, info: session.clear_map(info)))
+register(_MapAction("zero", lambda session, info: session.zero_map(info)))

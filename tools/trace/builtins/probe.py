@@ -1,0 +1,199 @@
+"""What the event at hand says: args, argN, retval, probe, func, registers."""
+from .. import types
+from ..place import Place
+from ..types import UINT64, String
+from . import Argument, Builtin, ContextRecord, register
+
+
+class Arguments(types.CRecord, ContextRecord):
+    """The type of `args`: its fields are read by the point's own code."""
+
+    def __init__(self, struct, point):
+        super().__init__(struct)
+        self.point, self.user = point, point.user_space
+
+    def _identity(self):
+        return id(self.c_type), self.size
+
+    def value(self, b, node):
+        from rawbpf.sources import SourceError
+        field = b.r.field(node, self.c_type, node.name)
+        try:
+            return self.point.field(b.f, b.ctx, field)
+        except SourceError as error:
+            b.error(node, error.reason, error.hints)
+
+    def place(self, b, node):
+        field = b.r.field(node, self.c_type, node.name)
+        point, f, ctx = self.point, b.f, b.ctx
+        if field.loc:
+            return Place(point.field_address(f, ctx, field), 0, node.type, "kernel")
+        if point.field_load(f, ctx, field, 0, 1) is not None:
+            return Place(None, 0, node.type, "kernel",
+                         lambda offset, size, signed=False: point.field_load(f, ctx, field, offset, size, signed))
+        return Place(point.field_address(f, ctx, field), 0, node.type, "kernel")
+
+
+@register
+class _Args(Builtin):
+    names = ("args",)
+    bare = pure = reads_args = True
+
+    def resolve(self, r, call):
+        from rawbpf.sources import SourceError
+        try:
+            struct = r.point.arguments()
+        except SourceError as error:
+            r.error(call, error.reason, error.hints)
+        if struct is None:
+            r.error(call, "The args builtin can not be used with '%s' probes" % r.point.source.shown)
+        return Arguments(struct, r.point)
+
+    def space(self, r):
+        return r.point.user_space
+
+
+class _Arg(Builtin):
+    """argN"""
+    bare = pure = True
+
+    def __init__(self, number):
+        self.names, self.number = ("arg%d" % number,), number
+
+    def resolve(self, r, call):
+        point = r.point
+        if self.number >= point.argument_count:
+            if not point.argument_count:
+                r.error(call, "The %s builtin can not be used with '%s' probes"
+                        % (self.name, point.source.shown))
+            r.error(call, "%s has only %d argument%s" % (point.name, point.argument_count,
+                                                        "" if point.argument_count == 1 else "s"))
+        return UINT64
+
+    def space(self, r):
+        return r.point.user_space
+
+    def value(self, b, call):
+        from rawbpf.sources import SourceError
+        try:
+            return b.point.argument(b.f, b.ctx, self.number)
+        except SourceError as error:
+            b.error(call, error.reason, error.hints)
+
+
+for _n in range(12):
+    register(_Arg(_n))
+
+
+class _StackArg(_Arg):
+    """sargN: arguments passed on the stack."""
+
+    def __init__(self, number):
+        self.names, self.number = ("sarg%d" % number,), number
+
+    def resolve(self, r, call):
+        return UINT64
+
+    def value(self, b, call):
+        from rawbpf.sources import SourceError
+        try:
+            return b.point.stack_argument(b.f, b.ctx, self.number)
+        except SourceError as error:
+            b.error(call, error.reason, error.hints)
+
+
+for _n in range(12):
+    register(_StackArg(_n))
+
+
+@register
+class _Retval(Builtin):
+    names = ("retval",)
+    bare = pure = True
+
+    def resolve(self, r, call):
+        point = r.point
+        if not point.has_retval:
+            r.error(call, "The retval builtin can only be used with 'kretprobe' and 'uretprobe' and 'fexit' probes")
+        known = point.retval_type()
+        return types.from_c(known, point.user_space) if known is not None else UINT64
+
+    def space(self, r):
+        return r.point.user_space
+
+    def value(self, b, call):
+        raw = b.point.retval(b.f, b.ctx)
+        kind = call.type
+        return b.f.extend(raw, kind.size, kind.signed) if isinstance(kind, types.Integer) and kind.size < 8 else raw
+
+
+@register
+class _Reg(Builtin):
+    names = ("reg",)
+    pure = True
+    arguments = (Argument("literal string", "name"),)
+    returns = UINT64
+
+    def value(self, b, call):
+        from rawbpf.sources import SourceError
+        try:
+            return b.point.register(b.f, b.ctx, b.constant(call.arguments[0]))
+        except SourceError as error:
+            b.error(call, error.reason, error.hints)
+
+
+class _PerPoint(Builtin):
+    """A string that differs by point: the compiler makes a program for each (or tells them apart by
+    cookie)."""
+    bare = pure = per_point = True
+
+    def resolve(self, r, call):
+        return String(len(self._text(r.point).encode()) + 1)
+
+    def constant(self, r, call):
+        return self._text(r.point)
+
+    def store(self, b, call, dest):
+        from .. import strings
+        strings.store_literal(b, self._text(b.point).encode(), dest, True)
+
+
+@register
+class _Probe(_PerPoint):
+    names = ("probe",)
+
+    def _text(self, point):
+        return point.name
+
+
+@register
+class _ProbeType(_PerPoint):
+    names = ("probetype",)
+    per_point = False
+
+    def resolve(self, r, call):
+        return String(len(self._text(r.point)) + 1)
+
+    def _text(self, point):
+        return "special" if point.when in ("begin", "end") else point.source.shown
+
+
+@register
+class _Func(Builtin):
+    """The probed function, by its address where the event has one."""
+    names = ("func",)
+    bare = pure = per_point = True
+
+    def resolve(self, r, call):
+        point = r.point
+        if point.func is None and point.func_address.__func__ is _no_address():
+            r.error(call, "The func builtin can not be used with '%s' probes" % point.source.shown)
+        return String(len((point.func or "").encode()) + 1)
+
+    def constant(self, r, call):
+        return r.point.func or ""
+
+
+def _no_address():
+    from rawbpf.sources.base import Point
+    return Point.func_address

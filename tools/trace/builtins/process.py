@@ -1,0 +1,206 @@
+"""Who is running: pid, tid, uid, comm, cpu, ..."""
+from .. import types
+from ..resolve import type_text
+from ..types import INT64, UINT32, UINT64, BOOL, String
+from . import Argument, Builtin, arguments_of, register, value
+
+
+class _Pid(Builtin):
+    """pid and tid; in the tracer's pid namespace unless `init` is asked for."""
+    bare = pure = True
+    arguments = (Argument("word", "namespace", optional=True),)
+    returns = UINT32
+
+    def __init__(self, name, process):
+        self.names, self.process = (name,), process
+
+    def resolve(self, r, call):
+        r.arguments(self, call)
+        for word in arguments_of(call):
+            if word.name not in ("init", "curr_ns"):
+                r.error(word, "Invalid PID namespace mode: %s (expects: curr_ns or init)" % word.name)
+        return UINT32
+
+    def value(self, b, call):
+        f = b.f
+        words = [word.name for word in arguments_of(call)]
+        namespace = b.script.machine.pid_namespace
+        if namespace is not None and "init" not in words:
+            device, inode = namespace
+            slot = f.slot(8)
+            f.store(slot, 0, 0, 8)
+            f.call("bpf_get_ns_current_pid_tgid", device, inode, f.address(slot), 8)
+            return f.load(slot, 4 if self.process else 0, 4)
+        both = f.call("bpf_get_current_pid_tgid")
+        return f.alu(">>", both, 32) if self.process else f.extend(both, 4, False)
+
+
+register(_Pid("pid", True))
+register(_Pid("tid", False))
+
+
+@value("uid", returns=UINT32)
+def _uid(b):
+    return b.f.extend(b.f.call("bpf_get_current_uid_gid"), 4, False)
+
+
+@value("gid", returns=UINT32)
+def _gid(b):
+    return b.f.alu(">>", b.f.call("bpf_get_current_uid_gid"), 32)
+
+
+@value("username", returns=types.UserName())
+def _username(b):
+    return _uid(b)
+
+
+@value("cpu", returns=UINT32)
+def _cpu(b):
+    return b.f.call("bpf_get_smp_processor_id")
+
+
+@value("numaid", returns=UINT32)
+def _numaid(b):
+    return b.f.call("bpf_get_numa_node_id")
+
+
+@value("rand", returns=UINT32)
+def _rand(b):
+    return b.f.extend(b.f.call("bpf_get_prandom_u32"), 4, False)
+
+
+@value("cgroup", returns=UINT64)
+def _cgroup(b):
+    return b.f.call("bpf_get_current_cgroup_id")
+
+
+@register
+class _Ncpus(Builtin):
+    names = ("ncpus",)
+    bare = pure = True
+    returns = UINT64
+
+    def value(self, b, call):
+        return b.script.machine.cpus
+
+
+@register
+class _Comm(Builtin):
+    names = ("comm",)
+    bare = pure = True
+    returns = String(16)
+    fills = 16
+
+    def resolve(self, r, call):
+        if arguments_of(call):
+            r.error(call, "comm() of another process is not supported")
+        return self.returns
+
+    def store(self, b, call, dest):
+        b.f.call("bpf_get_current_comm", b.address(dest), min(16, dest.type.size))
+
+
+@register
+class _Curtask(Builtin):
+    names = ("curtask",)
+    bare = pure = True
+
+    def resolve(self, r, call):
+        struct = r.script.named_type("struct", "task_struct")
+        return types.Pointer(struct, user=False) if struct is not None else UINT64
+
+    def value(self, b, call):
+        return b.f.call("bpf_get_current_task")
+
+
+@register
+class _Cpid(Builtin):
+    names = ("cpid",)
+    bare = pure = True
+    returns = UINT64
+
+    def resolve(self, r, call):
+        r.arguments(self, call)
+        if r.options.cpid is None:
+            r.warn(call, "No child command (`-c`); cpid is zero")
+        return self.returns
+
+    def value(self, b, call):
+        return b.script.options.cpid or 0
+
+
+@register
+class _HasCpid(Builtin):
+    names = ("has_cpid",)
+    bare = pure = True
+    returns = BOOL
+
+    def constant(self, r, call):
+        return r.options.cpid is not None
+
+
+class _Identity(Builtin):
+    """is_integer(x) and the like: known at compile time."""
+    arguments = (Argument(),)
+    returns = BOOL
+    pure = True
+
+    def __init__(self, name, test):
+        self.names, self.test = (name,), test
+
+    def resolve(self, r, call):
+        r.arguments(self, call)
+        return BOOL
+
+    def constant(self, r, call):
+        argument = call.arguments[0]
+        kind = r.expr(argument) if getattr(argument, "type", None) is None else argument.type
+        return self.test(kind)
+
+
+register(_Identity("is_integer", lambda kind: isinstance(kind, types.Integer)))
+register(_Identity("is_unsigned_integer", lambda kind: isinstance(kind, types.Integer) and not kind.signed))
+register(_Identity("is_ptr", lambda kind: isinstance(kind, types.Pointer)))
+register(_Identity("is_str", lambda kind: isinstance(kind, String)))
+register(_Identity("is_array", lambda kind: isinstance(kind, types.Array)))
+
+
+class _Signal(Builtin):
+    """signal(): to the traced process, signal_thread(): to the traced thread."""
+    arguments = (Argument("any", "signal"),)
+    unsafe = True
+
+    def __init__(self, name, helper):
+        self.names, self.helper = (name,), helper
+
+    def resolve(self, r, call):
+        r.arguments(self, call)
+        argument = call.arguments[0]
+        constant = r.constant(argument)
+        if isinstance(constant, str):
+            if _signal_number(constant) is None:
+                r.error(argument, "Invalid string for signal: %s" % constant)
+        elif not isinstance(argument.type, types.Integer):
+            r.error(argument, "%s() expects an integer or a signal's name (%s provided)"
+                    % (call.name, type_text(argument.type)))
+        elif isinstance(constant, int) and not 0 < constant < 65:
+            r.error(argument, "%d is not a valid signal, allowed range: [1,64]" % constant)
+        return None
+
+    def statement(self, b, call):
+        argument = call.arguments[0]
+        constant = b.constant(argument)
+        number = _signal_number(constant) if isinstance(constant, str) else b.value(argument)
+        b.f.call(self.helper, number)
+
+
+def _signal_number(name):
+    import signal
+    name = name.upper()
+    return getattr(signal, name if name.startswith("SIG") else "SIG" + name, None)
+
+
+register(_Signal("signal", "bpf_send_signal"))
+register(_Signal("signal_thread", "bpf_send_signal_thread"))
+
+__all__ = ["INT64"]

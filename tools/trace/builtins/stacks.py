@@ -1,0 +1,177 @@
+"""Stacks: kstack, ustack.
+
+The frames go by bpf_get_stack into scratch memory; their hash is the stack's id, and the map `stacks` keeps
+the frames of every id once. So a stack is a number in keys and records, different stacks never share
+one slot (as they do in a kernel stack map), and a stack costs its memory once.
+"""
+from .. import types
+from ..compiled import KernelMap
+from ..place import Place
+from ..types import Integer
+from . import Argument, Builtin, arguments_of, register
+
+MAP = "stacks"
+USER_STACK = 1 << 8
+MODES = ("bpftrace", "perf", "raw", "build_id")
+MOST = 127
+_SEED, _FACTOR = 0x9e3779b97f4a7c15, 0xff51afd7ed558ccd
+
+
+class _Stack(Builtin):
+    bare = pure = True
+    variadic = True
+
+    def __init__(self, name, user):
+        self.names, self.user = (name,), user
+
+    def resolve(self, r, call):
+        mode, limit = r.config.stack_mode, MOST
+        given = arguments_of(call)
+        if len(given) > 2:
+            r.error(call, "%s() takes up to 2 arguments (%d provided)" % (self.name, len(given)))
+        for index, argument in enumerate(given):
+            name = getattr(argument, "name", None)
+            if index == 0 and name is not None:
+                if name not in MODES:
+                    r.error(argument, "Unknown stack mode: %s" % name, ["the modes are " + ", ".join(MODES)])
+                mode = name
+                continue
+            r.expr(argument)
+            limit = r.constant(argument)
+            if not isinstance(limit, int):
+                r.error(argument, "%s: invalid limit value" % self.name)
+            if not 0 < limit <= MOST:
+                r.error(argument, "%s([int limit]): limit shouldn't exceed %d, %d given" % (self.name, MOST, limit))
+        if mode == "build_id" and not self.user:
+            r.warn(call, "'build_id' stack mode can only be used for ustack. Falling back to 'raw' mode.")
+            mode = "raw"
+        return (types.UserStack if self.user else types.KernelStack)(limit, mode)
+
+    def value(self, b, call):
+        return self._id(b, call.type)
+
+    def store(self, b, call, dest):
+        """ustack: id, process, probe."""
+        f = b.f
+        number = self._id(b, call.type)
+        f.store(dest.base, dest.off, number, 8)
+        both = f.call("bpf_get_current_pid_tgid")
+        f.store(dest.base, dest.off + 8, f.alu(">>", both, 32), 4)
+        f.store(dest.base, dest.off + 12, 0, 4)
+
+    def _id(self, b, kind):
+        """The id of the stack at hand; 0 and a counted loss when there is none."""
+        f, script = b.f, b.script
+        size = kind.limit * 8
+        script.add_kernel_map(KernelMap(MAP, "hash", 8, 8 * (MOST + 1), 4 * script.config.max_map_keys,
+                                        script.machine.no_prealloc(b.point)))
+        script.need_zeros(0)
+        scratch = b.scratch.place(types.Array(types.UINT64, MOST + 1), 8 * (MOST + 1))
+        frames = scratch.at(8, scratch.type)
+        result = f.variable()
+        f.set(result, 0)
+        got = f.call("bpf_get_stack", b.ctx, b.address(frames), size, USER_STACK if self.user else 0)
+        fine, failed, done = f.block("stack"), f.block("no_stack"), f.block()
+        f.branch("s>", got, 0, fine, failed)
+        f.position(failed)
+        b.count_loss("stack")
+        f.jump(done)
+        f.position(fine)
+        count = f.alu(">>", f.alu("&", got, 0x7ff), 3)
+        f.store(scratch.base, scratch.off, count, 8)
+        hash = self._hash(b, frames, count, kind.limit)
+        f.set(result, hash)
+        key = Place(f.slot(8), 0, types.UINT64)
+        f.store(key.base, 0, hash, 8)
+        known = f.call("bpf_map_lookup_elem", f.map(MAP), b.address(key))
+        new, full = f.block("new_stack"), f.block()
+        f.branch("==", known, 0, new, done)
+        f.position(new)
+        stored = f.call("bpf_map_update_elem", f.map(MAP), b.address(key), b.address(scratch), 0)
+        f.branch("==", stored, 0, done, full)
+        f.position(full)
+        b.count_loss("stack")
+        f.jump(done)
+        f.position(done)
+        return result
+
+    def _hash(self, b, frames, count, limit):
+        """64 bits that differ for different stacks: multiply and fold, frame by frame."""
+        f = b.f
+        hash, index = f.variable(), f.variable()
+        f.set(hash, f.alu("+", count, _SEED))
+        f.set(index, 0)
+        base = b.address(frames)
+        loop, body, done = f.block("hash"), f.block(), f.block("hashed")
+        f.jump(loop)
+        f.position(loop)
+        f.branch("<", index, count, body, done)
+        f.position(body)
+        frame = f.load(f.alu("+", base, f.alu("<<", index, 3)), 0, 8)
+        mixed = f.alu("*", f.alu("^", hash, frame), _FACTOR)
+        f.set(hash, f.alu("^", mixed, f.alu(">>", mixed, 32)))
+        f.set(index, f.alu("+", index, 1))
+        f.branch("<", index, limit, loop, done)
+        f.position(done)
+        return hash
+
+
+register(_Stack("kstack", False))
+register(_Stack("ustack", True))
+
+
+def depth(b, node):
+    """The number of frames of a stack value."""
+    f = b.f
+    if node.type.size == 8:
+        number = b.value(node)
+    else:
+        place = b.place(node)
+        number = f.load(place.base, place.off, 8)
+    key = f.slot(8)
+    f.store(key, 0, number, 8)
+    found = f.call("bpf_map_lookup_elem", f.map(MAP), f.address(key))
+    result = f.variable()
+    f.set(result, 0)
+    some, done = f.block(), f.block()
+    f.branch("==", found, 0, done, some)
+    f.position(some)
+    f.set(result, f.load(found, 0, 8))
+    f.jump(done)
+    f.position(done)
+    return result
+
+
+def frames(data):
+    """The addresses in a value of the stacks map."""
+    import struct
+    count = min(int.from_bytes(data[:8], "little"), MOST)
+    return list(struct.unpack_from("=%dQ" % count, data, 8))
+
+
+@register
+class _Ksym(Builtin):
+    names = ("ksym",)
+    pure = True
+    arguments = (Argument("integer", "address"),)
+    returns = types.KernelSymbol()
+
+    def value(self, b, call):
+        return b.value(call.arguments[0])
+
+
+@register
+class _Usym(Builtin):
+    names = ("usym",)
+    pure = True
+    arguments = (Argument("integer", "address"),)
+    returns = types.UserSymbol()
+
+    def store(self, b, call, dest):
+        f = b.f
+        f.store(dest.base, dest.off, b.value(call.arguments[0]), 8)
+        f.store(dest.base, dest.off + 8, f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32), 4)
+        f.store(dest.base, dest.off + 12, 0, 4)
+
+
+__all__ = ["Integer"]

@@ -1,0 +1,342 @@
+"""From a parsed script to what the session runs: see compiled.py.
+
+    Compiler(script, target).compile() -> Compiled
+
+The steps: carry out the C lines and expand macros (preprocess), find the events of every probe and make
+groups of those that one program can serve, resolve types over all programs until nothing changes
+(resolve), decide how maps are kept (maps), make the code of every program (lower), and hand it to the
+code generator.
+"""
+import os
+import time
+
+from . import ast, builtins, maps, scratch, types
+from .compiled import Compiled, CompiledProgram, KernelMap, Loss
+from .config import Config, ConfigError
+from .diagnostics import Diagnostics, ScriptError
+from .machine import Machine
+from .resolve import Resolver, Unit
+from .types import Aggregate
+
+MAX_PASSES = 20
+RING_SIZE = 4 << 20         # bytes of the ring buffer unless perf_rb_pages says otherwise
+GUARDED = ("kprobe", "tracepoint", "perf_event")
+
+
+class Options:
+    """What the command line says: `positional` ($1, ...), `cpid` (the process of -c), `unsafe`."""
+
+    def __init__(self, positional=(), cpid=None, unsafe=False):
+        self.positional, self.cpid, self.unsafe = list(positional), cpid, unsafe
+
+
+class Compiler:
+    """Compiles one ast.Script. `target`: a sources.Target; `output`: "ringbuf" or "perf" to force one; `machine`:
+    what it is compiled for; `names`: a preprocess.Names when the C lines were carried out already."""
+
+    def __init__(self, script, target=None, positional=(), cpid=None, machine=None, output=None, environment=None,
+                 names=None, include_paths=(), includes=(), diagnostics=None):
+        from rawbpf.sources import Target
+        self.script = script
+        self.target = target or Target()
+        self.options = Options(positional, cpid, self.target.unsafe)
+        self.machine = machine or Machine()
+        self.diagnostics = diagnostics or Diagnostics()
+        self.config = Config(os.environ if environment is None else environment)
+        self.names = names
+        self.include_paths, self.includes = include_paths, includes
+        self._output = output
+        self.maps = {}                  # name -> resolve.MapVariable
+        self.storage = {}               # name -> maps.Storage
+        self.events, self.event_numbers = [], {}
+        self.losses = []
+        self.zeros = 0
+        self.scratch_size = {}
+        self.extra_maps = {}
+        self.defaults = False           # a map of which nothing else is known holds integers
+        self.started = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._warned = set()
+        self._constants = {}
+
+    # -- the whole
+
+    def compile(self):
+        """The Compiled; ScriptError with everything that is wrong."""
+        from .parser import deep_recursion
+        self._settings()
+        if self.names is None:
+            from .preprocess import prepare
+            self.names = prepare(self.script, self._find_type, self.include_paths, self.includes, self.diagnostics)
+        self._declared_maps()
+        with deep_recursion():
+            units = self._units()
+            self._resolve(units)
+            self._plan_maps(units)
+            programs = self._programs(units)
+        self.diagnostics.check()
+        return self._compiled(programs)
+
+    def _settings(self):
+        block = self.script.config
+        for setting in block.settings if block is not None else ():
+            try:
+                self.config.set(setting.name, setting.value)
+            except ConfigError as error:
+                raise ScriptError(setting.span, str(error))
+
+    def _declared_maps(self):
+        from .resolve import MapVariable
+        for declaration in self.script.map_declarations:
+            if declaration.type not in maps.DECLARED:
+                self.diagnostics.error(declaration.span, "Invalid bpf map type: %s" % declaration.type,
+                                       ["Valid map types: " + ", ".join(sorted(maps.DECLARED))])
+                continue
+            var = self.maps[declaration.name] = MapVariable(declaration.name, declaration.span)
+            var.declared = declaration
+        self.diagnostics.check()
+
+    # -- probes
+
+    def _units(self):
+        """A Unit for every program that must be made."""
+        units = []
+        for probe in self.script.probes:
+            if not probe.attach_points:
+                continue
+            points = []
+            for attach_point in probe.attach_points:
+                points += self._expand(attach_point)
+            if not points:
+                continue
+            flags = self._needs(probe)
+            for group in _group(points, *flags):
+                units.append(Unit(probe, group, len(units)))
+        self.diagnostics.check()
+        if not units:
+            raise ScriptError(self.script.span, "No probes to attach")
+        count = sum(len(unit.points) for unit in units)
+        if count > self.config.max_probes:
+            raise ScriptError(units[-1].probe.span, "Can't attach to %d probes because it exceeds the current limit "
+                              "of %d probes." % (count, self.config.max_probes),
+                              ["You can increase the limit through the BPFTRACE_MAX_PROBES environment variable, "
+                               "but BE CAREFUL since a high number of probes attached can cause your system to "
+                               "crash."])
+        return units
+
+    def _expand(self, attach_point):
+        from rawbpf import sources
+        try:
+            source = sources.find(attach_point.kind)
+            return source.expand(source.parse(attach_point.parts[1:], self.target), self.target)
+        except sources.SourceError as error:
+            hints = ["Did you mean %s?" % " or ".join(error.hints)] if error.hints else []
+            if error.missing and self.config.missing_probes != "error":
+                if self.config.missing_probes == "warn":
+                    self.diagnostics.warning(attach_point.span, error.reason, hints)
+                return []
+            self.diagnostics.error(attach_point.span, error.reason, hints)
+            return []
+
+    def _needs(self, probe):
+        """(reads args, differs by point) of a probe's body."""
+        reads_args = per_point = False
+        for part in (probe.predicate, probe.block):
+            for node in part.walk() if part is not None else ():
+                if isinstance(node, (ast.Identifier, ast.Call)):
+                    entry = builtins.lookup(node.name)
+                    if entry is not None:
+                        reads_args |= entry.reads_args
+                        per_point |= entry.per_point
+        return reads_args, per_point
+
+    # -- types
+
+    def _resolve(self, units):
+        for self.defaults in (False, True):
+            for _ in range(MAX_PASSES):
+                if not any([self._pass(unit, False).changed for unit in units]):
+                    break
+            before = {name: (var.key, var.value) for name, var in self.maps.items()}
+            if not self.defaults and all(value is not None for _, value in before.values()):
+                self.defaults = True
+                break
+        for unit in units:
+            self._pass(unit, True)
+        self._settle_maps()
+        self.diagnostics.check()
+
+    def _pass(self, unit, final):
+        resolver = Resolver(self, unit, final)
+        resolver.run()
+        return resolver
+
+    def _settle_maps(self):
+        """What is still unknown of maps: one that is only printed, or has no key."""
+        for var in list(self.maps.values()):
+            if var.value is None or (var.scalar is False and var.key is None):
+                if var.declared is None and var.value is None:
+                    self.diagnostics.error(var.span, "Undefined map: %s" % var.name)
+                else:
+                    self.maps.pop(var.name)
+
+    def warn(self, span, message, hints=()):
+        """A warning, once for its place."""
+        if (span, message) not in self._warned:
+            self._warned.add((span, message))
+            self.diagnostics.warning(span, message, hints)
+
+    # -- names of C: what Resolver asks
+
+    def _find_type(self, kind, name):
+        btf = self.machine.btf
+        return btf.find(name, kind or "typedef") if btf is not None else None
+
+    def named_type(self, kind, name):
+        """The elf.types Type called so by the script's C text, the kernel's BTF or C itself, or None."""
+        found = self.names.type(kind, name)
+        if found is None and kind == "":
+            btf = self.machine.btf
+            for kind in ("struct", "union", "enum"):
+                found = btf.find(name, kind) if btf is not None else None
+                if found is not None:
+                    break
+        return found
+
+    def complete(self, c_type):
+        """A C type without typedefs; a struct that is only declared here, as BTF defines it."""
+        from rawbpf.elf import types as c
+        bare = c.strip(c_type)
+        if isinstance(bare, c.Struct) and getattr(bare, "forward", False):
+            return self.named_type(bare.kind, bare.name) or bare
+        return bare
+
+    def constant(self, name):
+        """(value, type) of an enumerator or a C constant, or None."""
+        if name not in self._constants:
+            self._constants[name] = self._find_constant(name)
+        return self._constants[name]
+
+    def _find_constant(self, name):
+        found = self.names.enumerator(name)
+        if found is not None:
+            value, enum = found
+            return value, types.Integer(enum.size, enum.signed, enum)
+        value = self.names.constant(name)
+        if value is None and self.machine.btf is not None:
+            value = self.machine.btf.enumerator(name)
+        if value is None:
+            return None
+        return value, types.String(len(value) + 1) if isinstance(value, str) else types.literal(value)
+
+    # -- maps, events, losses: what Lowering asks
+
+    @property
+    def output(self):
+        if self._output is None:
+            self._output = "ringbuf" if self.machine.ringbuf else "perf"
+        return self._output
+
+    def interruptible(self, point):
+        """Whether another program may run on the CPU in the middle of one on this point."""
+        if point.when in ("begin", "end", "signal"):
+            return False
+        if point.program_type == "kprobe" and point.user_space:
+            return self.machine.preemptible_uprobes
+        return point.program_type not in GUARDED
+
+    def _plan_maps(self, units):
+        used = {name: False for name in self.maps}
+        for unit in units:
+            if self.interruptible(unit.point):
+                for part in (unit.probe.predicate, unit.probe.block):
+                    for node in part.walk() if part is not None else ():
+                        if isinstance(node, ast.Map) and node.name in used:
+                            used[node.name] = True
+        for name, var in sorted(self.maps.items()):
+            self.storage[name] = maps.plan(self, var, used[name])
+
+    def add_kernel_map(self, map):
+        self.extra_maps[map.name] = map
+
+    def need_zeros(self, size):
+        self.zeros = max(self.zeros, size, 8)
+
+    def loss(self, kind, name=""):
+        """The number of the counter of a loss."""
+        loss = Loss(kind, name)
+        if loss not in self.losses:
+            self.losses.append(loss)
+        return self.losses.index(loss)
+
+    # -- code
+
+    def _programs(self, units):
+        from rawbpf.asm import compile_function
+        from .lower import Lowering
+        from .same_calls import merge_calls
+        programs = []
+        if len(units) > self.config.max_bpf_progs:
+            raise ScriptError(units[-1].probe.span, "Your program is trying to generate more than %d BPF programs, "
+                              "which exceeds the current limit" % self.config.max_bpf_progs,
+                              ["You can increase the limit through the BPFTRACE_MAX_BPF_PROGS environment variable."])
+        for unit in units:
+            resolver = self._pass(unit, True)
+            name = _program_name(unit)
+            try:
+                function = Lowering(self, unit, resolver, name).run()
+            except ScriptError as error:
+                self.diagnostics.add(error)
+                continue
+            merge_calls(function)
+            code = compile_function(function, self.machine.cpu_level)
+            programs.append(CompiledProgram(name, code, unit.points, None, function, unit.probe))
+        return programs
+
+    def _compiled(self, programs):
+        kernel_maps = {}
+        infos = {}
+        for name, storage in self.storage.items():
+            infos[name] = storage.info
+            kernel_maps[storage.kernel_map.name] = storage.kernel_map
+        if self.events:
+            kernel_maps["events"] = self._event_map()
+        for map in [*self.extra_maps.values(), *scratch.kernel_maps(self), *maps.internal_maps(self)]:
+            kernel_maps[map.name] = map
+        return Compiled(programs, kernel_maps, infos, self.events, self.config, self.output, "events", self.losses,
+                        self.diagnostics.warnings, self.script)
+
+    def _event_map(self):
+        if self.output == "ringbuf":
+            import mmap
+            pages = self.config.perf_rb_pages
+            size = max(4096, 1 << (pages * mmap.PAGESIZE - 1).bit_length()) if pages else RING_SIZE
+            return KernelMap("events", "ringbuf", 0, 0, size)
+        return KernelMap("events", "perf_event_array", 4, 4, 0)
+
+
+def _group(points, reads_args, per_point):
+    """Lists of points that one program each can serve, in order of appearance."""
+    groups, by_key = [], {}
+    for point in points:
+        if per_point:
+            groups.append([point])
+            continue
+        key = point.group_key(reads_args)
+        if key in by_key:
+            by_key[key].append(point)
+        else:
+            by_key[key] = [point]
+            groups.append(by_key[key])
+    return groups
+
+
+def _program_name(unit):
+    import re
+    point = unit.point
+    base = point.when or point.func or point.name.rsplit(":", 1)[-1]
+    base = re.sub("[^A-Za-z0-9_]", "_", base)
+    number = "_%d" % (unit.number + 1)
+    return (base[:15 - len(number)] + number)
+
+
+__all__ = ["Aggregate", "Compiler", "Options"]

@@ -1,0 +1,77 @@
+"""Records to user space: how programs send events.
+
+A record is a u64, the number of its Event, and the event's fields. It is built in place in the ring buffer
+and submitted without waking the reader (a wake-up costs the traced system 30 times the record; the
+session looks by itself), or, where the kernel has no ring buffer or the perf buffer is asked for, in scratch
+memory and copied by bpf_perf_event_output. A record that finds no room is counted ("output").
+"""
+from . import results, types
+from .compiled import Event
+from .place import Place
+
+NO_WAKEUP, FORCE_WAKEUP = 1, 2
+CURRENT_CPU = 0xffffffff
+BUFFER = "events"
+
+
+class OutputCode:
+    """The part of lower.Lowering that sends records."""
+
+    def event(self, node, name, kinds, action, batch=None):
+        """The Event of a place in the script with fields of these types; the same one for every program made
+        of that place. `action(session, values)`; `batch(size, fields)` makes a compiled.Batch or None."""
+        script = self.script
+        key = id(node), name, tuple(kinds)
+        event = script.event_numbers.get(key)
+        if event is None:
+            layout = types.Tuple(kinds)
+            fields = [(8 + offset, kind) for offset, kind in zip(layout.offsets, kinds)]
+            size = 8 + -(-layout.size // 8) * 8
+            event = Event(len(script.events), name, size, fields, action,
+                          batch and batch(size, fields), node.span)
+            script.events.append(event)
+            script.event_numbers[key] = event
+        return event
+
+    def send(self, event, write, urgent=False):
+        """Code that sends a record; `write(record)` fills its fields, `record` a Place. `urgent`: wake the
+        reader at once."""
+        f, script = self.f, self.script
+        if script.output != "ringbuf":
+            record = self.scratch.place(None, event.size)
+            f.store(record.base, record.off, event.number, 8)
+            write(record)
+            sent = f.call("bpf_perf_event_output", self.ctx, f.map(BUFFER), CURRENT_CPU, self.address(record),
+                          event.size)
+            lost, done = f.block("lost"), f.block()
+            f.branch("s<", sent, 0, lost, done)
+        else:
+            base = f.call("bpf_ringbuf_reserve", f.map(BUFFER), event.size, 0)
+            got, lost, done = f.block("reserved"), f.block("lost"), f.block()
+            f.branch("==", base, 0, lost, got)
+            f.position(got)
+            f.store(base, 0, event.number, 8)
+            write(Place(base, 0, None))
+            f.call("bpf_ringbuf_submit", base, FORCE_WAKEUP if urgent else NO_WAKEUP)
+            f.jump(done)
+        f.position(lost)
+        self.count_loss("output")
+        f.jump(done)
+        f.position(done)
+
+    def send_values(self, node, event, values, urgent=False):
+        """Send a record whose fields are these expressions (or ints)."""
+        def write(record):
+            for (offset, kind), value in zip(event.fields, values):
+                place = record.at(offset, kind)
+                if isinstance(value, int):
+                    self.f.store(place.base, place.off, value, kind.size)
+                else:
+                    self.store(value, place)
+        self.send(event, write, urgent)
+
+    def warn_at_run_time(self, node, message):
+        """A warning with node's place, told when it happens."""
+        def action(session, values):
+            session.emit(results.Message(message, "WARNING", node.span))
+        self.send(self.event(node, "warning", [], action), lambda record: None)
