@@ -188,8 +188,9 @@ class Parser:
         return True
 
     def error(self, message, start=None):
-        start = self.start if start is None else start
-        raise ScriptError(Span(self.source, start, max(self.stop, start)), message)
+        """Raises at the current token, or at all from `start` to the last consumed one."""
+        start, end = (self.start, self.stop) if start is None else (start, self.pos)
+        raise ScriptError(Span(self.source, start, end), message)
 
     def expect(self, value):
         if not self.match(value):

@@ -13,7 +13,7 @@ from . import ast
 from .attachpoints import attach_points
 from .diagnostics import Diagnostics, Source, Span
 from .lexer import SKIP
-from .parser_expr import MAX_CHAIN, NUMBERED, TAGS, TooDeep
+from .parser_expr import MAX_CHAIN, NUMBERED, TAGS, TooDeep, is_type_word
 from .parser_stmt import StatementParser
 
 ORDER = "C definitions must appear before probes and functions"
@@ -22,7 +22,7 @@ ORDER = "C definitions must appear before probes and functions"
 QUOTED = re.compile(r'"(?:[^"\\]|\\(?s:.))*("|\Z)').match
 PLAIN = re.compile(r'[^\s{,/"]*').match
 DIRECTIVE = re.compile(r"[^\n\\]*(?:\\(?s:.)[^\n\\]*)*").match
-DEFINED = re.compile(r"#\s*define\s+([A-Za-z_][A-Za-z0-9_]*)").match
+DEFINED = re.compile(r"#\s*define\s+([A-Za-z_][A-Za-z0-9_]*)(?:\([^)]*\))?\s*([A-Za-z_0-9]*)").match
 HEAD = re.compile(r"[A-Za-z0-9_]+").match
 
 
@@ -107,7 +107,7 @@ class Parser(StatementParser):
         self.seek(end)
         text = self.text[start:end].rstrip()
         match = DEFINED(text)
-        if match:
+        if match and not is_type_word(match.group(2)):
             self.defined.add(match.group(1))
         return ast.CDefinition(Span(self.source, start, end), text)
 

@@ -43,6 +43,10 @@ def is_value(name):
     return name in VALUES or name.startswith("__builtin_") or NUMBERED(name) is not None
 
 
+def is_type_word(word):
+    return word in C_TYPE_WORDS or word in TAGS or word in QUALIFIERS or word in TYPE_NAMES
+
+
 class TooDeep(Exception):
     """Ends the parse; the error is already among the diagnostics."""
 
@@ -426,9 +430,9 @@ class ExpressionParser(Lexer):
         self.expect("(")
         operand = self.type_or_expression()
         self.expect(",")
-        path = [self.name("") or ""]
+        path = [self.name("expected field name") or ""]
         while self.match("."):
-            path.append(self.name("") or "")
+            path.append(self.name("expected field name") or "")
         self.expect(")")
         return ast.Offsetof(self.span(start), operand, path)
 
