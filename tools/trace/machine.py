@@ -39,6 +39,11 @@ class Machine:
         return self.release >= (5, 17)
 
     @functools.cached_property
+    def no_prealloc(self):
+        """Flag for hash maps that take memory as they grow; tracing programs may use those since 6.1."""
+        return 1 if self.release >= (6, 1) else 0
+
+    @functools.cached_property
     def ringbuf(self):
         from rawbpf.loader import features
         return features.has_map("ringbuf")

@@ -63,9 +63,9 @@ class _Stack(Builtin):
         """The id of the stack at hand; 0 and a counted loss when there is none."""
         f, script = b.f, b.script
         size = kind.limit * 8
-        script.add_kernel_map(KernelMap(MAP, "hash", 8, 8 * (MOST + 1), 4 * script.config.max_map_keys,
-                                        script.machine.no_prealloc(b.point)))
-        script.need_zeros(0)
+        growing = script.machine.no_prealloc
+        script.add_kernel_map(KernelMap(MAP, "hash", 8, 8 * (MOST + 1),
+                                        script.config.max_map_keys * (4 if growing else 1), growing))
         scratch = b.scratch.place(types.Array(types.UINT64, MOST + 1), 8 * (MOST + 1))
         frames = scratch.at(8, scratch.type)
         result = f.variable()
