@@ -35,7 +35,7 @@ class Compiler:
     what it is compiled for; `names`: a preprocess.Names when the C lines were carried out already."""
 
     def __init__(self, script, target=None, positional=(), cpid=None, machine=None, output=None, environment=None,
-                 names=None, include_paths=(), includes=(), diagnostics=None):
+                 names=None, include_paths=(), includes=(), diagnostics=None, named=()):
         from rawbpf.sources import Target
         self.script = script
         self.target = target or Target()
@@ -43,7 +43,7 @@ class Compiler:
         self.machine = machine or Machine()
         self.diagnostics = diagnostics or Diagnostics()
         self.config = Config(os.environ if environment is None else environment)
-        self.names = names
+        self.names, self.named = names, named
         self.include_paths, self.includes = include_paths, includes
         self._output = output
         self.maps = {}                  # name -> resolve.MapVariable
@@ -65,8 +65,9 @@ class Compiler:
         from .parser import deep_recursion
         self._settings()
         if self.names is None:
-            from .preprocess import prepare
-            self.names = prepare(self.script, self._find_type, self.include_paths, self.includes, self.diagnostics)
+            from .frontend import run
+            self.names = run(self.script, self._find_type, self.options.positional, self.named, self.include_paths,
+                             self.includes, self.diagnostics)
         self._declared_maps()
         with deep_recursion():
             units = self._units()
