@@ -52,8 +52,9 @@ class Script:
             from .child import Child, Process
             self.process = Child(command) if command is not None else Process(pid)
         try:
-            self.compiled = compile_script(text, name, [str(each) for each in arguments],
-                                           pid=self.process.pid if self.process else None, unsafe=unsafe)
+            pid = self.process.pid if self.process is not None else None
+            self.compiled = compile_script(text, name, [str(each) for each in arguments], pid=pid, unsafe=unsafe,
+                                           cpid=pid if command is not None else None)
         except BaseException:
             self._close_process()
             raise

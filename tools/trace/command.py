@@ -176,8 +176,9 @@ def _trace(parsed, name, text, positional, named, process):
     from .diagnostics import ScriptError
     from .engine import compile_script
     try:
-        compiled = compile_script(text, name, positional, named, pid=process.pid if process else None,
-                                  unsafe=bool(parsed.get("unsafe")), command=parsed.get("command"))
+        pid = process.pid if process is not None else None
+        compiled = compile_script(text, name, positional, named, pid=pid, unsafe=bool(parsed.get("unsafe")),
+                                  cpid=pid if parsed.get("command") is not None else None)
     except ScriptError as error:
         sys.stdout.flush()
         sys.stderr.write(error.format(color=sys.stderr.isatty()))

@@ -13,8 +13,10 @@ _GROUP = 64                  # records that one string format takes
 
 
 def open_reader(compiled, maps):
-    """The Reader of what `compiled`'s programs write into `maps`."""
-    map = maps[compiled.output_map]
+    """The Reader of what `compiled`'s programs write into `maps`; None when they write nothing."""
+    map = maps.get(compiled.output_map)
+    if map is None:
+        return None
     if compiled.output == "ringbuf":
         from rawbpf.loader.ringbuf import RingBuffer
         return Reader(compiled, RingBuffer(map))

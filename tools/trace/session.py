@@ -64,8 +64,6 @@ class Session:
         for info in self.compiled.kernel_maps.values():
             self.maps[info.name] = Map.create(info.map_type, info.key_size, info.value_size, info.max_entries,
                                               name=info.name, flags=info.flags)
-        for name, data in getattr(self.compiled, "initial", {}).items():
-            self.maps[name].update(bytes(4), data)
         from rawbpf.loader.program import Program
         for program in self.compiled.programs:
             loaded = Program.load(program.program_type, program.code.instructions, name=program.name,
@@ -79,8 +77,9 @@ class Session:
         for fd in self._wake:
             os.set_blocking(fd, False)
         self._epoll.register(self._wake[0], select.EPOLLIN)
-        # Edge-triggered: records that nobody was woken for wait for the timer, see poll().
-        self._epoll.register(self._reader.fileno(), select.EPOLLIN | select.EPOLLET)
+        if self._reader is not None:
+            # Edge-triggered: records that nobody was woken for wait for the timer, see poll().
+            self._epoll.register(self._reader.fileno(), select.EPOLLIN | select.EPOLLET)
         if self.process is not None and self.process.pidfd >= 0:
             self._epoll.register(self.process.pidfd, select.EPOLLIN)
 
@@ -205,7 +204,7 @@ class Session:
 
     def consume(self):
         """Handle the records that are there; returns how many there were."""
-        count = self._reader.consume(self)
+        count = self._reader.consume(self) if self._reader is not None else 0
         self.renderer.settle()
         return count
 
