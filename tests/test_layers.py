@@ -44,7 +44,8 @@ def imports(path, tree):
             elif isinstance(child, ast.ImportFrom):
                 base = package[:len(package) - child.level + 1] if child.level else ()
                 name = ".".join((*base, *filter(None, [child.module])))
-                yield Import(path, child.lineno, name, inside)
+                if name != "rawbpf":
+                    yield Import(path, child.lineno, name, inside)
                 for alias in child.names:
                     yield Import(path, child.lineno, f"{name}.{alias.name}", inside)
             function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
@@ -136,6 +137,7 @@ def test_a_wrong_arrow_is_seen(path, source):
 @pytest.mark.parametrize("path, source", [
     ("tools/trace/x.py", "from rawbpf.asm import ir\nfrom . import ast\nfrom ..cli import main"),
     ("sources/x.py", "from rawbpf.loader import attach_perf_event\nfrom .base import Source"),
+    ("tools/trace/x.py", "def f():\n    from rawbpf import sources"),
     ("elf/x.py", "from elftools.elf.elffile import ELFFile\nimport mmap, os.path, collections.abc"),
     ("asm/llvm.py", "def f():\n    from llvmlite import binding"),
 ])

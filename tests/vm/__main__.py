@@ -10,6 +10,7 @@ Exit status: 0 if every kernel passed.  Consoles are kept in ~/.cache/rawbpf/vm/
 
 import argparse
 import concurrent.futures
+import os
 import re
 import shlex
 import shutil
@@ -64,7 +65,7 @@ def guest_command(options):
     if not files:
         sys.exit("tests.vm: no test marked kernel or vm matches")
     chosen = ["-k", options.k] if options.k else []
-    return shlex.join(["python3", "-m", "pytest", "-m", MARKS, "--color=no", "-rf", *chosen, *files])
+    return shlex.join(["python3", "-m", "pytest", "-m", MARKS, "--color=no", "--no-header", "-rf", *chosen, *files])
 
 
 def boot(series, initrd, command, options):
@@ -80,17 +81,21 @@ def boot(series, initrd, command, options):
 
     log = CACHE / "vm" / f"{series}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    writing = log.with_suffix(f".{os.getpid()}.log")  # another run may be in the same kernel
     started = time.monotonic()
     name = series
     try:
         image = kernel(series)
         name = f"{series} ({image.name[len('vmlinuz-'):]})"
-        status = guest.run(image, initrd, command, log, show, timeout=options.timeout)
+        try:
+            status = guest.run(image, initrd, command, writing, show, timeout=options.timeout)
+        finally:
+            writing.replace(log)
         # a run in which nothing was left to run (all for newer kernels) is no failure
         status = 0 if status == 5 and not options.shell else status
         verdict = "passed" if status == 0 else f"failed, status {status}; console: {log}"
     except (guest.GuestError, DebianError) as error:
-        status, verdict = 1, f"failed: {error}"
+        status, verdict = 1, f"failed: {error}; console: {log}"
     if not options.shell or not alone:
         text = "" if alone else "".join(lines)
         print(f"{text}== kernel {name}: {verdict} ({time.monotonic() - started:.0f} s)", flush=True)

@@ -148,10 +148,10 @@ def run(kernel, initrd, command, log, on_line=None, memory="1500M", timeout=900)
                 machine.wait()
                 machine.stdout.close()
     if status is None and time.monotonic() - started >= timeout:
-        raise GuestError(f"no end within {timeout} s; its console: {log}")
+        raise GuestError(f"no end within {timeout} s")
     if status is None:
-        raise GuestError(("the guest died before the command ended" if begun else
-                          "the guest never reached the command") + f"; its console: {log}")
+        raise GuestError("the guest died before the command ended" if begun else
+                         "the guest never reached the command")
     return status
 
 

@@ -3,6 +3,7 @@
 The format is the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
 """
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -124,6 +125,15 @@ class Image:
                 self.add(next(iter(spec.submodule_search_locations)), f"{SITE}/{module}")
             else:
                 self.add(spec.origin, f"{SITE}/{Path(spec.origin).name}")
+            self._metadata(module)
+
+    def _metadata(self, module):
+        """The installed distribution's own description: some modules ask for their version."""
+        try:
+            folder = Path(importlib.metadata.distribution(module)._path)
+        except importlib.metadata.PackageNotFoundError:
+            return
+        self.add(folder, f"{SITE}/{folder.name}")
 
     def close(self):
         """Write the end of the archive."""
