@@ -312,9 +312,9 @@ def nearest(name, names, count=3):
     import difflib
 
     names = list(names)
-    if len(names) > 20000:  # difflib is quadratic in each: look only where it can be
-        head = name[:2]
-        names = [each for each in names if each[:2] == head or name in each][:20000]
+    if len(names) > 3000:  # difflib is slow: look only at those that begin alike
+        names = sorted((each for each in names if each[:2] == name[:2]),
+                       key=lambda each: abs(len(each) - len(name)))[:3000]
     return difflib.get_close_matches(name, names, count, 0.6)
 
 

@@ -11,6 +11,7 @@ import re
 from .tracefs import tracefs
 
 _TEXT = b"tTwW"
+_NOT_MODULES = ("bpf", "__builtin__ftrace", "__builtin__kprobes")  # code made at run time
 
 
 @functools.lru_cache(maxsize=1)
@@ -22,25 +23,19 @@ def _text():
 def find(name, module=None):
     """[(address, module or "")] of every text symbol called `name`; `module` "vmlinux" means the
     kernel itself. Addresses are 0 where the kernel hides them (kernel.kptr_restrict)."""
-    pattern = rb"^([0-9a-f]+) [tTwW] " + re.escape(name.encode()) + rb"(?:\t\[([^\]]+)\])?$"
-    found = []
-    for match in re.finditer(pattern, _text(), re.M):
-        where = (match.group(2) or b"").decode()
-        if where in ("bpf", "__builtin__ftrace", "__builtin__kprobes"):
-            continue
-        if module is None or module == (where or "vmlinux"):
-            found.append((int(match.group(1), 16), where))
+    text, wanted, found = _text(), b" " + name.encode(), []
+    at = text.find(wanted)
+    while at >= 0:
+        end = at + len(wanted)
+        if text[end:end + 1] in (b"\n", b"\t"):
+            start = text.rfind(b"\n", 0, at) + 1
+            address, kind = text[start:at].split()
+            line = text[end:text.find(b"\n", end)]
+            where = line.strip(b"\t[]").decode()
+            if kind in _TEXT and where not in _NOT_MODULES and module in (None, where or "vmlinux"):
+                found.append((int(address, 16), where))
+        at = text.find(wanted, end)
     return found
-
-
-def at(address):
-    """(name, offset, module) of the text symbol that covers a kernel address, or None."""
-    best = None
-    for match in re.finditer(rb"^([0-9a-f]+) [tTwW] (\S+)(?:\t\[([^\]]+)\])?$", _text(), re.M):
-        start = int(match.group(1), 16)
-        if start <= address and (best is None or start > best[0]):
-            best = (start, match.group(2).decode(), (match.group(3) or b"").decode())
-    return (best[1], address - best[0], best[2]) if best and best[0] else None
 
 
 def addresses(wanted=None):

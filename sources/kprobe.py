@@ -61,8 +61,8 @@ class Kprobe(Source):
         if not places:
             raise _missing(self, spec)
         if spec.function in kallsyms.blacklist():
-            raise SourceError("%s is on the kernel's kprobe blacklist: probing it could crash the "
-                              "kernel" % spec.function)
+            raise SourceError("%s is on the kernel's kprobe blacklist: a probe there could crash "
+                              "the kernel" % spec.function)
         if len(places) == 1:
             return [KprobePoint(self, spec.module, spec.function, spec.offset)]
         # Several functions have the name; the kernel takes the first or refuses. By address, all.

@@ -112,3 +112,26 @@ def test_names(text, name):
 def test_timer_listing():
     listed = [each.text for each in sources.list_events("interval:*")]
     assert listed == ["interval:hz:", "interval:ms:", "interval:s:", "interval:us:"]
+
+
+KALLSYMS = b"""ffffffff81000000 T _text
+ffffffff81000100 t vfs_read
+ffffffff81000200 d vfs_read
+ffffffff81000300 t vfs_reader
+ffffffffc0000000 t vfs_read\t[ext9]
+ffffffffc0001000 t a_vfs_read\t[ext9]
+ffffffffc0002000 t vfs_read\t[bpf]
+ffffffffc0003000 W last
+"""
+
+
+def test_kernel_symbols(monkeypatch):
+    from rawbpf.sources import kallsyms
+
+    monkeypatch.setattr(kallsyms, "_text", lambda: KALLSYMS)
+    assert kallsyms.find("vfs_read") == [(0xffffffff81000100, ""), (0xffffffffc0000000, "ext9")]
+    assert kallsyms.find("vfs_read", "ext9") == [(0xffffffffc0000000, "ext9")]
+    assert kallsyms.find("vfs_read", "vmlinux") == [(0xffffffff81000100, "")]
+    assert kallsyms.find("last") == [(0xffffffffc0003000, "")]
+    assert kallsyms.find("vfs") == []
+    assert kallsyms.addresses({"vfs_read"})[("vfs_read", "ext9")] == [0xffffffffc0000000]
