@@ -229,7 +229,7 @@ def test_sampling():
             start = os.times()
             while sum(os.times()[:2]) - sum(start[:2]) < 0.5:
                 sum(range(1000))
-    assert 100 < counter[0] < 1000
+    assert 10 < counter[0] < 1000      # virtual machines sample less often
 
 
 @pytest.mark.kernel
