@@ -61,6 +61,18 @@ class CompiledProgram(NamedTuple):
     def when(self):
         return self.points[0].when
 
+    def load_options(self):
+        """Further keywords of Program.load: what the point needs, and BTF when the program has callbacks."""
+        options = dict(self.points[0].load_options)
+        if len(self.code.functions) > 1:
+            from rawbpf.asm import slot_numbers
+            from rawbpf.loader.btf import BtfObject, function_types
+            slots = slot_numbers(self.code.instructions)
+            starts = sorted((slots[index], name) for name, index in self.code.functions.items())
+            data, info = function_types([(name, slot) for slot, name in starts])
+            options.update(btf=BtfObject.load(data), func_info=info)
+        return options
+
 
 class Batch(NamedTuple):
     """How a run of equal records becomes text without a decode per field: `layout` is a struct format of

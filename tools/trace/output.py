@@ -5,7 +5,7 @@ and submitted without waking the reader (a wake-up costs the traced system 30 ti
 session looks by itself), or, where the kernel has no ring buffer or the perf buffer is asked for, in scratch
 memory and copied by bpf_perf_event_output. A record that finds no room is counted ("output").
 """
-from . import results, types
+from . import ast, results, types
 from .compiled import Event
 from .place import Place
 
@@ -61,14 +61,32 @@ class OutputCode:
 
     def send_values(self, node, event, values, urgent=False):
         """Send a record whose fields are these expressions (or ints)."""
+        values = [self._ready(value, kind) if not isinstance(value, int) and self._may_send(value) else value
+                  for value, (_, kind) in zip(values, event.fields)]
+
         def write(record):
             for (offset, kind), value in zip(event.fields, values):
                 place = record.at(offset, kind)
-                if isinstance(value, int):
+                if isinstance(value, Place):
+                    self.copy(value, place)
+                elif not hasattr(value, "span"):
                     self.f.store(place.base, place.off, value, kind.size)
                 else:
                     self.store(value, place)
         self.send(event, write, urgent)
+
+    def _may_send(self, node):
+        """Whether evaluating an expression may send a record of its own, which must come before."""
+        return any(isinstance(n, ast.Block) or isinstance(n, ast.Binary) and n.op in ("/", "%")
+                   and self.constant(n.right) is None for n in node.walk())
+
+    def _ready(self, node, kind):
+        """The value of an expression before the record is there."""
+        if kind.scalar:
+            return self.f.copy(self.convert(self.value(node), node.type, kind))
+        place = self.temporary(kind)
+        self.store(node, place)
+        return place
 
     def warn_at_run_time(self, node, message):
         """A warning with node's place, told when it happens."""

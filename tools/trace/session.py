@@ -69,7 +69,7 @@ class Session:
             loaded = Program.load(program.program_type, program.code.instructions, name=program.name,
                                   maps=self.maps, license=self.compiled.config.license,
                                   expected_attach_type=program.expected_attach_type,
-                                  log_level=self.log_level, **program.points[0].load_options)
+                                  log_level=self.log_level, **program.load_options())
             self.programs.append((program, loaded))
         self._reader = open_reader(self.compiled, self.maps)
         self._epoll = select.epoll()

@@ -80,7 +80,7 @@ class _Macaddr(Builtin):
     def resolve(self, r, call):
         r.arguments(self, call)
         kind = call.arguments[0].type
-        if not isinstance(kind, (Pointer, Integer)) and kind.size != 6:
+        if not isinstance(kind, (Pointer, Integer)) and kind.size < 6:
             r.error(call, "macaddr() argument must be 6 bytes in size")
         return self.returns
 
