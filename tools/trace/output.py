@@ -91,5 +91,5 @@ class OutputCode:
     def warn_at_run_time(self, node, message):
         """A warning with node's place, told when it happens."""
         def action(session, values):
-            session.emit(results.Message(message, "WARNING", node.span))
+            session.emit(results.Trouble(message, node.span))
         self.send(self.event(node, "warning", [], action), lambda record: None)

@@ -244,6 +244,22 @@ class HelperError(Result):
                 % (json_string(self._reason()), json_string(self.helper), self.code, _place(self.span)))
 
 
+class Trouble(Result):
+    """Something went wrong in a program while it ran, at the place `span` of the script."""
+
+    __slots__ = ("value", "span")
+    to_err = True
+
+    def __init__(self, value, span):
+        self.value, self.span = value, span
+
+    def text(self):
+        return "\n".join(["%s: WARNING: %s" % (self.span.location, self.value)] + self.span.context()) + "\n"
+
+    def json(self):
+        return '{"type": "runtime_error", "msg": %s, %s}\n' % (json_string(self.value), _place(self.span))
+
+
 class End(Result):
     """Nothing more happens; what follows are the maps."""
 
@@ -306,4 +322,4 @@ RENDERERS = {"text": TextRenderer, "json": JsonRenderer}
 
 __all__ = ["AttachedProbes", "Cat", "End", "Failures", "HelperError", "Join", "JsonRenderer", "LostEvents",
            "MapResult", "Message", "Printf", "RENDERERS", "Result", "Stats", "Syscall", "TextRenderer", "Time",
-           "Value"]
+           "Trouble", "Value"]
