@@ -5,7 +5,7 @@ from collections import namedtuple
 from .emit import Emitter, link
 from .errors import AsmError
 from .flow import clone, reachable
-from .frame import layout
+from .frame import LIMIT, layout
 from .instruction import MapRef
 from .layout import tidy
 from .lower import lower
@@ -18,7 +18,7 @@ Code.__doc__ = """Compiled code: the main function first, then those it refers t
 instructions  list of Instruction; maps are MapRef and kfuncs KsymRef, all else is resolved
 spans         what `f.span` was, for each instruction (None for what the compiler added on its own)
 maps          names of the maps referred to, in order of appearance
-stack_depth   the largest number of bytes that one of the functions uses
+stack_depth   bytes of stack in use when it is deepest, callees and callbacks included
 functions     dict name -> index in `instructions` where it starts
 """
 
@@ -34,13 +34,13 @@ def compile_function(function, cpu="v3"):
     level = _LEVELS.get(cpu)
     if level is None:
         raise AsmError("no instruction set %r: v1, v2, v3 and v4 exist" % (cpu,))
-    emitters, depth = {}, 0
+    emitters, depths, callees = {}, {}, {}
     waiting, seen = [function], {function.name: function}
     while waiting:
         current = waiting.pop(0)
         emitter, used, others = _compile_one(current, level, current is function)
         emitters[current.name] = emitter
-        depth = max(depth, used)
+        depths[current.name], callees[current.name] = used, [other.name for other in others]
         for other in others:
             if seen.setdefault(other.name, other) is not other:
                 raise AsmError("two functions are called %s" % other.name)
@@ -48,7 +48,20 @@ def compile_function(function, cpu="v3"):
                 waiting.append(other)
     instructions, spans, first = link(emitters, level)
     maps = list(dict.fromkeys(i.ref.name for i in instructions if type(i.ref) is MapRef))
-    return Code(instructions, spans, maps, depth, first)
+    return Code(instructions, spans, maps, _deepest(function.name, depths, callees, ()), first)
+
+
+def _deepest(name, depths, callees, callers):
+    """Bytes of stack that `name` and what it calls use together; each frame is rounded up, as the verifier does."""
+    if name in callers:
+        raise AsmError("function %s calls itself; BPF has no recursion" % name)
+    below = max((_deepest(callee, depths, callees, (*callers, name)) for callee in callees[name]), default=0)
+    if not callees[name] and not callers:
+        return depths[name]
+    depth = max(1, depths[name]) + 31 & ~31
+    if depth + below > LIMIT:
+        raise AsmError("function %s and what it calls need %d bytes of stack; BPF has %d" % (name, depth + below, LIMIT))
+    return depth + below
 
 
 def _compile_one(function, level, main):

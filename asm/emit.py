@@ -1,6 +1,7 @@
 """Instructions from allocated operations: moves at calls, operands, jump offsets."""
 
-from .errors import AsmError
+from bisect import bisect_left
+
 from .instruction import FuncRef, Instruction, KsymRef, MapRef
 from .ir import Value
 from .lower import fits32
@@ -217,28 +218,74 @@ class Emitter:
 
 def link(emitters, level):
     """Instructions, spans and the first instruction of each function, all jumps and local calls resolved."""
-    code, spans, first = [], [], {}
-    targets = {}
+    code, spans, first, targets = [], [], {}, {}
     for name, emitter in emitters.items():
         first[name] = len(code)
         for block, start in emitter.starts.items():
             targets[block] = len(code) + start
         code += emitter.code
         spans += emitter.spans
+    slots = _slots(code)
+    if slots[-1] > 0x7FFF:
+        slots = _reach(code, spans, targets, first, slots, level)
+    out = []
+    for index, item in enumerate(code):
+        if type(item) is Jump:
+            off = slots[targets[item.target]] - slots[index] - 1
+            item = Instruction(item.code, imm=off) if item.code == JA32 else (
+                Instruction(item.code, item.dst, item.src, off, item.imm))
+        elif type(item.ref) is FuncRef:
+            off = slots[first[item.ref.name]] - slots[index] - 1
+            item = item._replace(imm=off & 0xFFFFFFFF if item.code == LDDW else off, ref=None)
+        out.append(item)
+    return out, spans, first
+
+
+def _slots(code):
     slots, slot = [], 0
     for item in code:
         slots.append(slot)
         slot += 2 if item.code == LDDW else 1
     slots.append(slot)
-    out = []
-    for index, item in enumerate(code):
-        if type(item) is Jump:
-            off = slots[targets[item.target]] - slots[index] - 1
-            if not -0x8000 <= off < 0x8000:
-                raise AsmError("a jump over %d instructions is too far" % off)
-            item = Instruction(item.code, item.dst, item.src, off, item.imm)
-        elif type(item.ref) is FuncRef:
-            item = item._replace(imm=slots[first[item.ref.name]] - slots[index] - 1 & (
-                0xFFFFFFFF if item.code == LDDW else -1), ref=None)
-        out.append(item)
-    return out, spans, first
+    return slots
+
+
+def _reach(code, spans, targets, first, slots, level):
+    """Makes jumps that 16 bits cannot hold reach their target; returns the slots of the new code."""
+    limit = 0x7000  # what is inserted between a jump and its target must not push it out of reach
+    while True:
+        far = next((i for i, item in enumerate(code) if type(item) is Jump and item.code != JA32
+                    and abs(slots[targets[item.target]] - slots[i]) > limit), None)
+        if far is None:
+            return slots
+        jump, span = code[far], spans[far]
+        if level >= 4 and jump.code == JA:
+            jump.code = JA32
+        elif level >= 4:
+            # if ... goto +1; goto +1; gotol target
+            code[far + 1:far + 1] = [Instruction(JA, off=1), Jump(JA32, 0, 0, 0, jump.target)]
+            code[far] = Instruction(jump.code, jump.dst, jump.src, 1, jump.imm)
+            spans[far + 1:far + 1] = [span, span]
+            _shift(targets, first, far + 1)
+        else:
+            # A step on the way: goto over it; goto target.
+            aim = slots[far] + (0x6000 if slots[targets[jump.target]] > slots[far] else -0x6000)
+            place = min(bisect_left(slots, aim), len(code) - 1)
+            while type(code[place - 1]) is Instruction and code[place - 1].off == 1 and code[place - 1].code & 7 in (
+                    BPF_JMP, BPF_JMP32):
+                place -= 1  # never between a jump over the next instruction and that
+            step = object()
+            code[place:place] = [Instruction(JA, off=1), Jump(JA, 0, 0, 0, jump.target)]
+            spans[place:place] = [span, span]
+            _shift(targets, first, place)
+            targets[step] = place + 1
+            jump.target = step
+        slots = _slots(code)
+
+
+def _shift(targets, first, place):
+    """Two instructions were inserted at `place`."""
+    for table in (targets, first):
+        for key, index in table.items():
+            if index >= place:
+                table[key] = index + 2

@@ -1,0 +1,59 @@
+"""Jumps that do not fit 16 bits."""
+
+import pytest
+
+from rawbpf.asm import Instruction, compile_function, ir
+from rawbpf.asm.instruction import slot_numbers
+
+
+def follow(instructions, take):
+    """The instructions executed, jumps left out; a conditional jump is taken if `take(instruction)`."""
+    index = dict(zip(slot_numbers(instructions), range(len(instructions))))
+    slots = slot_numbers(instructions)
+    i, seen = 0, []
+    while True:
+        x = instructions[i]
+        if x.code == 0x95:
+            return seen
+        if x.code & 7 in (5, 6):
+            off = x.imm if x.code == 0x06 else x.off
+            if x.code in (0x05, 0x06) or take(x):
+                i = index[slots[i] + 1 + off]
+                continue
+        else:
+            seen.append(x)
+        i += 1
+
+
+@pytest.mark.parametrize("cpu", ["v3", "v4"])
+def test_far_jumps(cpu):
+    n, few = 33000, 50
+    f = ir.Function("main")
+    base = f.map_value("m")
+    near, far, end = f.block("near"), f.block("far"), f.block("end")
+    x, y = f.load(base, 0, 8), f.load(base, 8, 8)
+    f.branch("==", x, 7, far, near)
+    f.position(near)
+    for i in range(n):
+        f.store(base, 16, i, 4)
+        f.call("bpf_ktime_get_ns") if i == n // 2 else None
+    f.branch("==", y, 8, end, far)
+    f.position(far)
+    for i in range(few):
+        f.store(base, 24, i, 4)
+    f.jump(end)
+    f.position(end)
+    f.ret(0)
+    code = compile_function(f, cpu).instructions
+    stores = [x for x in code if x.code == 0x62]
+    first, second = ([x for x in stores if x.off == off] for off in (16, 24))
+    assert [x.imm for x in first] == list(range(n)) and [x.imm for x in second] == list(range(few))
+    assert all(-0x8000 <= x.off < 0x8000 for x in code)
+
+    def run(*holding):
+        seen = follow(code, lambda x: (x.imm in holding) == (x.code == 0x15))
+        return [x for x in seen if x.code == 0x62]
+
+    assert run() == first + second
+    assert run(7) == second
+    assert run(8) == first
