@@ -2,9 +2,9 @@
 
     python -m tests.python39 [PYTEST ARGUMENT...]
 
-The root is unpacked from Debian's packages below the cache.  Its pip downloads pytest and
-pyelftools: on this host's file system, so with the host's pip settings.  The tests then run inside
-the root.  Needs root (chroot).
+debootstrap makes the root, below the cache.  Its pip downloads pytest and pyelftools: on this
+host's file system, so with the host's pip settings.  The tests then run inside the root.  Needs
+root (chroot) and debootstrap.
 """
 
 import os
@@ -14,16 +14,40 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.debian import CACHE, DebianError, Suite, locked
+from tests.debian import CACHE, KEYRING, DebianError, locked, mirror
 from tests.peers import mount, private_mounts
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 ROOMS = ("asm", "elf", "loader", "sources", "tools")
-PACKAGES = ("python3", "python3-pip", "gcc", "libc6-dev", "busybox-static")
+PACKAGES = ("python3", "python3-pip", "gcc", "libc6-dev", "busybox-static", "procps")
 WHEELS = ("pytest", "pyelftools>=0.31")
 NOBODY = 65534
 UNMARKED = "not root and not kernel and not vm and not peer"
 DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+def debian11():
+    """Folder with a Debian 11 that has `PACKAGES`, made once."""
+    target = CACHE / "python39"
+    if not shutil.which("debootstrap"):
+        raise DebianError("missing: apt-get install debootstrap debian-archive-keyring")
+    with locked("python39"):
+        if not (target / "etc/debian_version").exists():
+            fresh = target.with_name(target.name + ".new")
+            for tries_left in (2, 1, 0):
+                shutil.rmtree(fresh, ignore_errors=True)
+                shutil.rmtree(target, ignore_errors=True)
+                done = subprocess.run(
+                    ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}", "--arch=amd64",
+                     f"--include={','.join(PACKAGES)}", "bullseye", str(fresh), mirror()],
+                    stdin=subprocess.DEVNULL, capture_output=True, text=True)
+                if done.returncode == 0:
+                    break
+                if not tries_left:
+                    raise DebianError(f"debootstrap: {(done.stdout + done.stderr)[-800:]}")
+            shutil.rmtree(fresh / "var/cache/apt", ignore_errors=True)
+            fresh.rename(target)
+    return target
 
 
 def wheels(root):
@@ -64,7 +88,7 @@ def enter(root, site, project):
 def main(arguments):
     if os.geteuid() != 0:
         sys.exit("tests.python39 needs root, to enter the Debian 11 root and become nobody there")
-    root = Suite("bullseye").root("python39", PACKAGES)
+    root = debian11()
     site = wheels(root)
     with tempfile.TemporaryDirectory(prefix="rawbpf-python39-") as folder:
         os.chmod(folder, 0o755)
@@ -79,7 +103,7 @@ def main(arguments):
             (root / place).mkdir(parents=True, exist_ok=True)
         for name in DEVICES:
             (root / "dev" / name).touch()
-        environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
                        "PYTHONPATH": "/opt/project/.site:/opt/site"}
         environment.update({name: os.environ[name] for name in ("CI",) if name in os.environ})
         done = subprocess.run(["/usr/bin/python3", "-m", "pytest", "-m", UNMARKED, *arguments],
