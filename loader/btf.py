@@ -1,32 +1,95 @@
-"""BTF objects: type information that a program brings along.
+"""BTF objects: type information that a program or map brings along, or that the kernel has.
 
 The kernel wants it (BTF of functions and where each starts, `func_info`) of programs with callbacks: the
 functions that bpf_loop, bpf_for_each_map_elem and the like call. Format: Documentation/bpf/btf.rst.
 """
 
+import errno
 import struct
+from types import SimpleNamespace
 
 from . import syscalls
-from .errors import refused
-from .kobject import KernelObject
+from .errors import KernelError, refused, since
+from .kobject import BpfObject
 from .syscalls import address
 
 _INT, _FUNC, _FUNC_PROTO = 1, 12, 13
+_LOG_SIZE = 1 << 20
 
 
-class BtfObject(KernelObject):
-    """BTF that was loaded into the kernel."""
+class BtfObject(BpfObject):
+    """BTF in the kernel (4.18+). `name` is a module's ("vmlinux" too), "" for what was loaded."""
 
-    __slots__ = ()
+    __slots__ = ("name",)
+    kind = "btf"
+
+    def __init__(self, fd, name=""):
+        super().__init__(fd)
+        self.name = name
 
     @classmethod
     def load(cls, data):
-        """Load raw BTF (bytes). KernelError when the kernel refuses it."""
+        """Loads raw BTF (bytes). KernelError, with what the kernel's log says, when it is refused."""
         buffer = bytearray(data)
         try:
             return cls(syscalls.bpf("btf_load", btf=address(buffer), btf_size=len(buffer)))
         except OSError as error:
-            raise refused("load of BTF", error, "bpf") from None
+            code = error.errno
+        log = bytearray(_LOG_SIZE)
+        try:
+            return cls(syscalls.bpf("btf_load", btf=address(buffer), btf_size=len(buffer),
+                                    btf_log_buf=address(log), btf_log_size=len(log), btf_log_level=1))
+        except OSError as error:
+            lines = log.split(b"\0")[0].decode("utf-8", "replace").strip().split("\n")
+            text = since((4, 18), "BTF") or lines[-1].strip()
+            if error.errno == errno.EPERM:
+                code, text = error.errno, ""
+            raise refused("load of BTF", OSError(code, ""), "bpf", True, text) from None
+
+    @classmethod
+    def _from_info(cls, fd):
+        return cls(fd, _info(fd).name)
+
+    @classmethod
+    def of_module(cls, module):
+        """The kernel's BTF of a module, or "vmlinux" (5.11+). Needs CAP_SYS_ADMIN."""
+        from . import ids
+        for number in ids.walk("btf"):
+            fd = ids.open_fd("btf", number)
+            if fd is None:
+                continue
+            found = cls.from_fd(fd)
+            if found.name == module:
+                return found
+            found.close()
+        raise KernelError("BTF of module %s" % module, errno.ENOENT,
+                          since((5, 11), "BTF of modules") or "the kernel has none of that name")
+
+    def info(self):
+        """struct bpf_btf_info as a namespace: id, name, btf_size, kernel_btf (5.11+)."""
+        return _info(self.fileno())
+
+    def data(self):
+        """The raw BTF (bytes); a module's continues that of vmlinux."""
+        buffer = bytearray(_info(self.fileno()).btf_size)
+        try:
+            syscalls.obj_info(self.fileno(), syscalls.BTF_INFO, btf=address(buffer),
+                              btf_size=len(buffer))
+        except OSError as error:
+            raise refused("info of BTF", error, "admin") from None
+        return bytes(buffer)
+
+
+def _info(fd):
+    name = bytearray(64)
+    try:
+        fields = syscalls.BTF_INFO.unpack(syscalls.obj_info(
+            fd, syscalls.BTF_INFO, name=address(name), name_len=len(name)))
+    except OSError as error:
+        raise refused("info of BTF", error, "bpf") from None
+    fields["name"] = name.split(b"\0")[0].decode("ascii", "replace")
+    fields["kernel_btf"] = bool(fields.get("kernel_btf"))
+    return SimpleNamespace(**fields)
 
 
 def function_types(starts):

@@ -78,7 +78,7 @@ def memlock_text():
                 "unlimited" if limit is None else "%d KiB" % (limit >> 10)))
 
 
-def _explain_permission(kind, charged):
+def _explain_permission(kind, charged, permitted):
     missing = missing_capabilities(kind)
     if missing:
         text = "needs " + " and ".join(missing)
@@ -90,6 +90,8 @@ def _explain_permission(kind, charged):
     if kernel.in_user_namespace():
         return ("this process is in a user namespace, whose capabilities do not count for BPF: run "
                 "it in the initial one")
+    if permitted:
+        return permitted
     if charged and kernel.charges_memlock() and kernel.memlock_limit() is not None:
         return memlock_text()
     mode = kernel.lockdown()
@@ -101,15 +103,16 @@ def _explain_permission(kind, charged):
             "forbids it: see the kernel's log")
 
 
-def explain(errno, kind="bpf", charged=False, invalid=""):
+def explain(errno, kind="bpf", charged=False, invalid="", permitted=""):
     """What a failed call needs, or "".
 
     kind: whose permissions it takes, a key of _NEEDS; charged: does it make a map or a program,
     which before 5.11 count as locked memory; invalid: what EINVAL and its like mean for this call
-    (e.g. the version that has the feature), said when nothing more certain is known.
+    (e.g. the version that has the feature), said when nothing more certain is known; permitted: what
+    EPERM means for a process that has the capabilities.
     """
     if errno in (_errno.EPERM, _errno.EACCES):
-        return _explain_permission(kind, charged)
+        return _explain_permission(kind, charged, permitted)
     if errno == _errno.ENOSYS:
         option = "CONFIG_PERF_EVENTS" if kind == "perf" else "CONFIG_BPF_SYSCALL"
         return "the kernel is built without %s" % option
@@ -122,9 +125,9 @@ def explain(errno, kind="bpf", charged=False, invalid=""):
     return invalid
 
 
-def refused(call, error, kind="bpf", charged=False, invalid=""):
-    """The KernelError for an OSError."""
-    return KernelError(call, error.errno, explain(error.errno, kind, charged, invalid))
+def refused(call, error, kind="bpf", charged=False, invalid="", permitted=""):
+    """The KernelError for an OSError; the other parameters are those of `explain`."""
+    return KernelError(call, error.errno, explain(error.errno, kind, charged, invalid, permitted))
 
 
 def since(version, what):

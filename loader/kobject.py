@@ -5,8 +5,13 @@ close-on-exec, and a forked child does not keep it either: a copy that lives on 
 a program attached after its owner has gone. What a child needs it opens itself, by id or by pin.
 """
 
+import errno
 import os
 import weakref
+
+from . import syscalls
+from .errors import refused
+from .uapi import F_PATH_FD
 
 _owned = weakref.WeakSet()
 
@@ -66,6 +71,82 @@ class KernelObject:
 
     def __repr__(self):
         return "<%s fd=%d>" % (type(self).__name__, self.fd)
+
+
+class BpfObject(KernelObject):
+    """A program, map, link or BTF: also has a number while it lives, and can be pinned to a path of a
+    BPF file system, which keeps it alive without a process."""
+
+    __slots__ = ()
+    kind = ""             # "prog", "map", "link", "btf"
+
+    @classmethod
+    def from_id(cls, number):
+        """The object with this id. Needs CAP_SYS_ADMIN. KernelError with ENOENT when it has gone."""
+        try:
+            fd = syscalls.bpf(cls.kind + "_get_fd_by_id", prog_id=number)
+        except OSError as error:
+            raise refused("open of %s %d" % (cls.kind, number), error, "admin", invalid=(
+                "there is no such %s" % cls.kind if error.errno == errno.ENOENT else "")) from None
+        return cls._adopt(fd)
+
+    @classmethod
+    def pinned(cls, path, dir_fd=None):
+        """The object pinned at a path (relative to dir_fd: 6.6+)."""
+        return cls._adopt(obj_get(path, dir_fd))
+
+    @classmethod
+    def from_fd(cls, fd):
+        """The object of a descriptor, which it then owns."""
+        return cls._adopt(fd)
+
+    @classmethod
+    def _adopt(cls, fd):
+        """Makes the Python object; closes fd when it is of another kind."""
+        try:
+            found = _KINDS.get(os.readlink("/proc/self/fd/%d" % fd).rpartition(":")[2].strip("[]"))
+            if found != cls.kind:
+                raise ValueError("that is a %s, not a %s" % (found or "file", cls.kind))
+            return cls._from_info(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def pin(self, path, dir_fd=None):
+        """Pins it at a new path in a BPF file system (relative to dir_fd: 6.6+); os.unlink() unpins."""
+        buffer = _path_buffer(path)
+        try:
+            syscalls.bpf("obj_pin", pathname=syscalls.address(buffer), bpf_fd=self.fileno(),
+                         file_flags=0 if dir_fd is None else F_PATH_FD, path_fd=dir_fd or 0)
+        except OSError as error:
+            raise refused("pin at %s" % path, error, "bpf", False, _PIN_TEXTS.get(error.errno, ""),
+                          permitted=_NOT_BPFFS) from None
+
+
+# what /proc/PID/fd/N shows after "anon_inode:"
+_KINDS = {"bpf-prog": "prog", "bpf-map": "map", "bpf_link": "link", "bpf-link": "link", "btf": "btf"}
+
+_NOT_BPFFS = "the path is not in a BPF file system (mount -t bpf bpf /sys/fs/bpf)"
+_PIN_TEXTS = {errno.EEXIST: "something is pinned there already",
+              errno.ENOENT: "the directory does not exist",
+              errno.EINVAL: "such a name is not allowed in a BPF file system (no dots)"}
+
+
+def _path_buffer(path):
+    return bytearray(os.fsencode(path) + b"\0")
+
+
+def obj_get(path, dir_fd=None):
+    """A descriptor of what is pinned at a path."""
+    buffer = _path_buffer(path)
+    try:
+        return syscalls.bpf("obj_get", pathname=syscalls.address(buffer), path_fd=dir_fd or 0,
+                            file_flags=0 if dir_fd is None else F_PATH_FD)
+    except OSError as error:
+        raise refused("open of pin %s" % path, error, "bpf", invalid={
+            errno.ENOENT: "nothing is pinned there",
+            errno.EINVAL: "that is no pinned object",
+        }.get(error.errno, ""), permitted=_NOT_BPFFS) from None
 
 
 def fd_of(thing):

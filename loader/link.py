@@ -5,27 +5,54 @@ One function a kind of link.
 """
 
 import errno
-import os
 import struct
 
 from . import syscalls
 from .errors import KernelError, refused, since
-from .kobject import KernelObject, fd_of
+from .kobject import BpfObject, KernelObject, fd_of
 from .syscalls import address
-from .uapi import (ATTACH_TYPES, F_KPROBE_MULTI_RETURN, F_UPROBE_MULTI_PATH_FD, F_UPROBE_MULTI_RETURN,
-                   number)
+from .uapi import (ATTACH_TYPES, F_KPROBE_MULTI_RETURN, F_REPLACE, F_UPROBE_MULTI_PATH_FD,
+                   F_UPROBE_MULTI_RETURN)
 
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, 524)
 
 
-class Link(KernelObject):
-    """One attachment. `kind` is the kernel's name of it."""
+class Link(BpfObject):
+    """One attachment. A pinned link stays when this object is closed."""
 
-    __slots__ = ("kind",)
+    __slots__ = ()
+    kind = "link"
 
-    def __init__(self, fd, kind):
-        super().__init__(fd)
-        self.kind = kind
+    @classmethod
+    def _from_info(cls, fd):
+        return Link(fd)
+
+    def info(self):
+        """What it attaches, see link_info (5.8+)."""
+        from .link_info import link_info
+        return link_info(self.fileno())
+
+    def update(self, program, old=None):
+        """Puts another program (or struct_ops map) in its place without a gap (5.7+; cgroup, netns,
+        xdp, iter, tcx, netkit, netfilter, sockmap, struct_ops). old: only if this one is there now."""
+        try:
+            syscalls.bpf("link_update", link_fd=self.fileno(), new_prog_fd=program.fileno(),
+                         flags=0 if old is None else F_REPLACE,
+                         old_prog_fd=0 if old is None else fd_of(old))
+        except OSError as error:
+            raise refused("update of link", error, "bpf", invalid={
+                errno.EPERM: "", errno.EINVAL: "the programs differ in type, or this kind of link "
+                                               "cannot be updated",
+            }.get(error.errno, since((5, 7), "update of a link"))) from None
+
+    def detach(self):
+        """Detaches, although others hold the link or it is pinned (5.9+). The link then is defunct."""
+        try:
+            syscalls.bpf("link_detach", link_fd=self.fileno())
+        except OSError as error:
+            raise refused("detach of link", error, "bpf", invalid=(
+                since((5, 9), "detaching a link") or "this kind of link cannot be detached: close it"
+            )) from None
 
 
 class PerfLink(Link):
@@ -34,7 +61,7 @@ class PerfLink(Link):
     __slots__ = ("event",)
 
     def __init__(self, fd, event):
-        super().__init__(fd, "perf_event")
+        super().__init__(fd)
         self.event = event
 
     def close(self):
@@ -44,13 +71,6 @@ class PerfLink(Link):
     def _forget(self):
         KernelObject.close(self)
         KernelObject.close(self.event)
-
-    def __del__(self):
-        # Links may outnumber what is reasonable to close quietly; order matters, so say it.
-        try:
-            self.close()
-        except (AttributeError, TypeError, OSError):
-            pass
 
 
 class IoctlLink(PerfLink):
@@ -68,13 +88,18 @@ class IoctlLink(PerfLink):
     def closed(self):
         return self.event.closed
 
+    def _no_link(self, *_):
+        raise KernelError("use of a link", errno.EINVAL, since((5, 15), "a link of a perf event") or
+                          "this program is attached without one")
+
+    info = update = detach = pin = _no_link
+
 
 class LinkGroup:
-    """Several links as one. They close in parallel: the kernel takes about a sixth of a second to be
-    rid of one probe, because it waits until no CPU can be in it."""
+    """Several links as one. They close in parallel: the kernel takes a tenth of a second and more to be
+    rid of one perf event, because it waits until no CPU can be in its program."""
 
     __slots__ = ("links",)
-    kind = "group"
 
     def __init__(self, links=()):
         self.links = list(links)
@@ -150,7 +175,7 @@ def attach_raw_tracepoint(program, name="", cookie=None):
             errno.ENOENT: "the kernel has no tracepoint of that name",
             errno.EINVAL: since((6, 10), "a cookie") if cookie else "",
         }.get(error.errno, "")) from None
-    return Link(fd, "raw_tracepoint")
+    return Link(fd)
 
 
 def attach_tracing(program, cookie=None):
@@ -158,7 +183,7 @@ def attach_tracing(program, cookie=None):
     A cookie needs 5.19+."""
     if not cookie:
         try:
-            return Link(syscalls.bpf("raw_tracepoint_open", prog_fd=program.fileno()), "tracing")
+            return Link(syscalls.bpf("raw_tracepoint_open", prog_fd=program.fileno()))
         except OSError as error:
             raise refused("attach of program %s" % program.name, error, "trace") from None
     try:
@@ -166,7 +191,7 @@ def attach_tracing(program, cookie=None):
     except OSError as error:
         raise refused("attach of program %s" % program.name, error, "trace",
                       invalid=since((5, 19), "a cookie of a tracing program")) from None
-    return Link(fd, "tracing")
+    return Link(fd)
 
 
 def attach_iter(program, info=b"", flags=0):
@@ -180,7 +205,7 @@ def attach_iter(program, info=b"", flags=0):
     except OSError as error:
         raise refused("attach of iterator %s" % program.name, error, "trace",
                       invalid=since((5, 8), "a BPF iterator")) from None
-    return Link(fd, "iter")
+    return Link(fd)
 
 
 def iter_open(link):
@@ -228,7 +253,7 @@ def attach_kprobe_multi(program, symbols=None, addresses=None, cookies=None, ret
             errno.EOPNOTSUPP: "the kernel is built without CONFIG_FPROBE",
         }.get(error.errno, since((6, 10) if session else (5, 18), "a %s link" % (
             "kprobe session" if session else "kprobe_multi")))) from None
-    return Link(fd, "kprobe_multi")
+    return Link(fd)
 
 
 def attach_uprobe_multi(program, path, offsets, ref_ctr_offsets=None, cookies=None, pid=0,
@@ -268,22 +293,4 @@ def attach_uprobe_multi(program, path, offsets, ref_ctr_offsets=None, cookies=No
             errno.EBADF: "that is no regular file",
         }.get(error.errno, since((6, 13) if session or path_fd is not None else (6, 6),
                                  "such a uprobe_multi link"))) from None
-    return Link(fd, "uprobe_multi")
-
-
-def attach_target(program, target, attach_type, flags=0):
-    """A program on a cgroup (directory descriptor, 5.7+), network namespace (descriptor, 5.8+) or
-    network interface (index; xdp 5.9+): attach_type by name."""
-    try:
-        fd = syscalls.link_create("plain", prog_fd=program.fileno(), target_fd=fd_of(target),
-                                  attach_type=number(ATTACH_TYPES, attach_type, "attach type"),
-                                  flags=flags)
-    except OSError as error:
-        raise refused("attach of program %s as %s" % (program.name, attach_type), error, "net",
-                      invalid=since((5, 9), "this link")) from None
-    return Link(fd, attach_type)
-
-
-def open_path(path):
-    """A close-on-exec descriptor of a cgroup directory or a namespace file."""
-    return KernelObject(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    return Link(fd)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from . import kernel, syscalls
 from .errors import KernelError, explain, refused, since
-from .kobject import KernelObject, fd_of
+from .kobject import BpfObject, fd_of
 from .program import object_name
 from .syscalls import ATTR, address, bpf_raw
 from .uapi import ANY, F_NUMA_NODE, MAP_TYPES, name_of, number
@@ -29,10 +29,11 @@ _UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, 524}
 _ELEM = struct.Struct("=I4xQQQ")
 
 
-class Map(KernelObject):
+class Map(BpfObject):
     """Any map. Errors are KernelErrors; a key that is not there is None or False, not an error."""
 
     __slots__ = ("type", "key_size", "value_size", "max_entries", "name", "flags", "_batches")
+    kind = "map"
 
     def __init__(self, fd, type, key_size, value_size, max_entries, name="", flags=0):
         super().__init__(fd)
@@ -68,9 +69,8 @@ class Map(KernelObject):
             raise _creation_refused(call, error, type, key_size, value_size, max_entries) from None
         return class_of(type)(fd, type, key_size, value_size, max_entries, name, flags)
 
-    @staticmethod
-    def from_fd(fd):
-        """The Map for a descriptor of one, which it then owns."""
+    @classmethod
+    def _from_info(cls, fd):
         info = _info(fd)
         return class_of(info.type)(fd, info.type, info.key_size, info.value_size, info.max_entries,
                                    info.name, info.map_flags)

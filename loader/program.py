@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from . import kernel, syscalls, verifier
 from .errors import KernelError, VerifierError, explain, refused, since
-from .kobject import KernelObject, fd_of
+from .kobject import BpfObject, KernelObject, fd_of
 from .syscalls import address
 from .uapi import (ATTACH_TYPES, PROG_TYPES, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, name_of, number)
 
@@ -36,13 +36,18 @@ def object_name(name):
 
 
 def resolve(instructions, maps):
-    """Bytes of the instructions with MapRefs replaced by the descriptors of `maps`."""
+    """(bytes, modules): the instructions with MapRefs replaced by the descriptors of `maps` and
+    KsymRefs by the BTF ids of the kernel's functions and variables; `modules` are the BTF objects of
+    kernel modules that kfunc calls refer to, by index from 1 on."""
     if isinstance(instructions, (bytes, bytearray)):
-        return bytes(instructions)
-    from rawbpf.asm import MapRef, encode
-    ready = []
+        return bytes(instructions), []
+    from rawbpf.asm import KsymRef, MapRef, encode
+    ready, modules = [], []
     for instruction in instructions:
         ref = instruction.ref
+        if isinstance(ref, KsymRef):
+            from .ksyms import resolve_instruction
+            instruction = resolve_instruction(instruction, modules)
         if isinstance(ref, MapRef):
             try:
                 fd = fd_of(maps[ref.name])
@@ -55,7 +60,7 @@ def resolve(instructions, maps):
                 instruction = instruction._replace(src=PSEUDO_MAP_VALUE, ref=None,
                                                    imm=fd | (ref.offset & 0xffffffff) << 32)
         ready.append(instruction)
-    return encode(ready)
+    return encode(ready), modules
 
 
 def _kern_version():
@@ -64,10 +69,11 @@ def _kern_version():
     return major << 16 | minor << 8 | min(patch, 255)
 
 
-class Program(KernelObject):
+class Program(BpfObject):
     """A loaded program. `log` is the verifier's log when one was asked for."""
 
     __slots__ = ("name", "type", "log")
+    kind = "prog"
 
     def __init__(self, fd, type, name="", log=""):
         super().__init__(fd)
@@ -88,7 +94,12 @@ class Program(KernelObject):
 
         VerifierError when the verifier refuses, KernelError when the kernel does otherwise.
         """
-        code = resolve(instructions, maps or {})
+        code, modules = resolve(instructions, maps or {})
+        if modules:
+            if fd_array:
+                raise ValueError("kfuncs of modules are put into fd_array: it cannot be given besides")
+            # index 0 stands for vmlinux
+            fd_array = [0] + modules
         if not code or len(code) % 8:
             raise ValueError("a program is a non-empty sequence of 8-byte instructions")
         buffers = [bytearray(code), bytearray(license.encode() + b"\0"), bytearray(func_info[1]),
@@ -119,6 +130,14 @@ class Program(KernelObject):
                 return cls(fd, type, name, "")
         raise _refusal(call, error, log, type, code, instructions)
 
+    @classmethod
+    def _from_info(cls, fd):
+        try:
+            fields = syscalls.PROG_INFO.unpack(syscalls.obj_info(fd, syscalls.PROG_INFO))
+        except OSError as error:
+            raise refused("info of program", error) from None
+        return cls(fd, name_of(PROG_TYPES, fields["type"]), _text(fields["name"]))
+
     def info(self):
         """struct bpf_prog_info as a namespace: id, tag (hex), xlated_prog_len, run_time_ns, run_cnt,
         load_time, map_ids (list), ... What the running kernel does not know is absent."""
@@ -130,7 +149,7 @@ class Program(KernelObject):
                 self._info(nr_map_ids=first["nr_map_ids"], map_ids=address(map_ids)), "nr_map_ids")
         first["map_ids"] = [item[0] for item in struct.iter_unpack("=I", map_ids)]
         first["tag"] = first["tag"].hex()
-        first["name"] = first["name"].split(b"\0")[0].decode("ascii", "replace")
+        first["name"] = _text(first["name"])
         first["type"] = name_of(PROG_TYPES, first["type"])
         if "gpl_compatible" in first:
             first["gpl_compatible"] &= 1
@@ -196,6 +215,10 @@ class Program(KernelObject):
         ctx_left = ctx_in if self.type == "syscall" else ctx_out[:answer["ctx_size_out"]]
         return TestRun(answer["retval"], answer["duration"],
                        bytes(data_out[:answer["data_size_out"]]), bytes(ctx_left))
+
+
+def _text(data):
+    return data.split(b"\0")[0].decode("ascii", "replace")
 
 
 def _permissions(type):

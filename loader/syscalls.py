@@ -135,6 +135,35 @@ MAP_INFO = Layout(
     "char[16] name, u32 ifindex, u32 btf_vmlinux_value_type_id, u64 netns_dev, u64 netns_ino,"
     "u32 btf_id, u32 btf_key_type_id, u32 btf_value_type_id, u32 btf_vmlinux_id, u64 map_extra,"
     "u64 hash, u32 hash_size")
+LINK_INFO_HEAD = Layout("u32 type, u32 id, u32 prog_id")
+_HEAD = "u32 type, u32 id, u32 prog_id, u64 "
+_REST = "u32 type, u32 id, u32 prog_id, u32 pad_, "
+_PERF = _REST + "u32 perf_type, u32 pad2_, "
+LINK_INFO = {   # by link type; perf_event by enum bpf_perf_event_type
+    "raw_tracepoint": Layout(_HEAD + "tp_name, u32 tp_name_len, u64 cookie"),
+    "tracing": Layout(_REST + "u32 attach_type, u32 target_obj_id, u32 target_btf_id, u64 cookie"),
+    "cgroup": Layout(_HEAD + "cgroup_id, u32 attach_type"),
+    "iter": Layout(_HEAD + "target_name, u32 target_name_len, u32 map_id, u32 tid, u32 pid, u32 order"),
+    "netns": Layout(_REST + "u32 netns_ino, u32 attach_type"),
+    "xdp": Layout(_REST + "u32 ifindex"),
+    "struct_ops": Layout(_REST + "u32 map_id"),
+    "netfilter": Layout(_REST + "u32 pf, u32 hooknum, s32 priority, u32 flags"),
+    "tcx": Layout(_REST + "u32 ifindex, u32 attach_type"),
+    "netkit": Layout(_REST + "u32 ifindex, u32 attach_type"),
+    "sockmap": Layout(_REST + "u32 map_id, u32 attach_type"),
+    "kprobe_multi": Layout(_HEAD + "addrs, u32 count, u32 flags, u64 missed, u64 cookies"),
+    "uprobe_multi": Layout(_HEAD + "path, u64 offsets, u64 ref_ctr_offsets, u64 cookies,"
+                           "u32 path_size, u32 count, u32 flags, u32 pid"),
+    "tracing_multi": Layout(_REST + "u32 attach_type, u32 count, u32 btf_obj_id, u64 ids, u64 addrs,"
+                            "u64 cookies"),
+    "perf_event": Layout(_REST + "u32 perf_type"),
+    "perf_event uprobe": Layout(_PERF + "u64 name_at, u32 name_len, u32 offset, u64 cookie,"
+                                "u64 ref_ctr_offset"),
+    "perf_event kprobe": Layout(_PERF + "u64 name_at, u32 name_len, u32 offset, u64 addr, u64 missed,"
+                                "u64 cookie"),
+    "perf_event tracepoint": Layout(_PERF + "u64 name_at, u32 name_len, u64 cookie"),
+    "perf_event event": Layout(_PERF + "u64 config, u32 event_type, u64 cookie"),
+}
 BTF_INFO = Layout("u64 btf, u32 btf_size, u32 id, u64 name, u32 name_len, u32 kernel_btf")
 
 PERF_EVENT_ATTR = Layout(

@@ -1,0 +1,162 @@
+"""Attaching to cgroups, network namespaces, interfaces, sockets and packet filters.
+
+bpf(2) BPF_LINK_CREATE with a target, and, for what came before links, BPF_PROG_ATTACH, _DETACH and
+_QUERY. Targets: a cgroup or namespace is a descriptor (open_path), an interface its index.
+"""
+
+import errno
+import os
+import struct
+from types import SimpleNamespace
+
+from . import syscalls
+from .errors import refused, since
+from .kobject import KernelObject, fd_of
+from .link import Link
+from .syscalls import address
+from .uapi import ATTACH_TYPES, F_ID, number
+
+# NFPROTO_* and NF_INET_* of include/uapi/linux/netfilter.h
+NFPROTO = {"ipv4": 2, "ipv6": 10}
+HOOKS = {"pre_routing": 0, "local_in": 1, "forward": 2, "local_out": 3, "post_routing": 4}
+XDP_FLAGS = {"": 0, "skb": 2, "drv": 4, "hw": 8}
+
+
+def open_path(path):
+    """A descriptor of a cgroup directory or a namespace file."""
+    return KernelObject(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def _create(what, program, layout, introduced, attach_type, permission="net", **fields):
+    try:
+        fd = syscalls.link_create(layout, prog_fd=fd_of(program),
+                                  attach_type=number(ATTACH_TYPES, attach_type, "attach type"),
+                                  **fields)
+    except OSError as error:
+        raise refused("attach of program %s to %s" % (getattr(program, "name", program), what), error,
+                      permission, invalid=_texts(error.errno) or since(introduced, "a link of this kind")
+                      ) from None
+    return Link(fd)
+
+
+def _texts(code):
+    return {errno.ENODEV: "there is no such interface", errno.EBUSY: "another program is there",
+            errno.EEXIST: "another program is there", errno.EOPNOTSUPP: "the target cannot do that",
+            errno.EBADF: "the target is no cgroup, namespace or map"}.get(code, "")
+
+
+def attach_cgroup(program, cgroup, attach_type, flags=0, relative=None, expected_revision=0):
+    """A program on a cgroup v2 directory (5.7+). flags: uapi.F_BEFORE, F_AFTER (6.16+) place it beside
+    `relative`, a program."""
+    return _create("a cgroup", program, "relative", (5, 7), attach_type, target_fd=fd_of(cgroup),
+                   flags=flags, relative_fd=0 if relative is None else fd_of(relative),
+                   expected_revision=expected_revision)
+
+
+def attach_netns(program, netns, attach_type):
+    """A flow_dissector or sk_lookup program on a network namespace (5.8+)."""
+    return _create("a network namespace", program, "plain", (5, 8), attach_type,
+                   target_fd=fd_of(netns))
+
+
+def attach_xdp(program, ifindex, mode=""):
+    """An xdp program on an interface (5.9+). mode: "skb" (generic), "drv" (native), "hw", "" either."""
+    return _create("interface %d" % ifindex, program, "plain", (5, 9), "xdp", target_ifindex=ifindex,
+                   flags=XDP_FLAGS[mode])
+
+
+def _relative(kind, introduced):
+    def attach(program, ifindex, attach_type, flags=0, relative=None, expected_revision=0):
+        at = 0
+        if relative is not None:
+            at = relative if flags & F_ID else fd_of(relative)
+        return _create("interface %d" % ifindex, program, "relative", introduced, attach_type,
+                       target_ifindex=ifindex, flags=flags, relative_fd=at,
+                       expected_revision=expected_revision)
+    attach.__name__ = "attach_" + kind
+    attach.__doc__ = """A sched_cls program on an interface by %s (%d.%d+). flags: uapi.F_BEFORE or F_AFTER place it
+    beside `relative` (a program, or with F_ID an id; or a link with F_LINK).""" % ((kind,) + introduced)
+    return attach
+
+
+attach_tcx = _relative("tcx", (6, 6))
+attach_netkit = _relative("netkit", (6, 7))
+
+
+def attach_netfilter(program, pf="ipv4", hook="local_in", priority=0, defragment=False):
+    """A netfilter program on a hook of this network namespace (6.4+). priority: lower runs earlier;
+    the two extremes are not allowed."""
+    return _create("netfilter hook %s" % hook, program, "netfilter", (6, 4), "netfilter",
+                   pf=NFPROTO[pf], hooknum=HOOKS[hook], priority=priority,
+                   netfilter_flags=int(defragment))
+
+
+def attach_sockmap(program, map, attach_type):
+    """An sk_skb or sk_msg program on a sockmap or sockhash (6.10+; before: prog_attach)."""
+    return _create("a sockmap", program, "plain", (6, 10), attach_type, target_fd=fd_of(map))
+
+
+def attach_struct_ops(map):
+    """Registers a struct_ops map made with uapi.F_LINK (6.4+)."""
+    return _create("struct_ops", map, "plain", (6, 4), "struct_ops", "admin")
+
+
+def attach_freplace(program, target, btf_id):
+    """An ext program in place of a function (a BTF id of its own BTF) of a loaded program (5.10+)."""
+    try:
+        return Link(syscalls.link_create("tracing", prog_fd=program.fileno(), target_fd=fd_of(target),
+                                         target_btf_id=btf_id))
+    except OSError as error:
+        raise refused("replacing a function by program %s" % program.name, error, "trace",
+                      invalid=since((5, 10), "replacing functions by link")) from None
+
+
+def prog_attach(program, target, attach_type, flags=0, replace=None):
+    """Attaches without a link: it stays until prog_detach or the target goes, whatever becomes of this
+    process."""
+    try:
+        syscalls.bpf("prog_attach", target_fd=fd_of(target), attach_bpf_fd=program.fileno(),
+                     attach_type=number(ATTACH_TYPES, attach_type, "attach type"), attach_flags=flags,
+                     replace_bpf_fd=0 if replace is None else fd_of(replace))
+    except OSError as error:
+        raise refused("attach of program %s as %s" % (program.name, attach_type), error, "net",
+                      invalid=_texts(error.errno)) from None
+
+
+def prog_detach(program, target, attach_type):
+    """Undoes prog_attach."""
+    try:
+        syscalls.bpf("prog_detach", target_fd=fd_of(target), attach_bpf_fd=fd_of(program),
+                     attach_type=number(ATTACH_TYPES, attach_type, "attach type"))
+    except OSError as error:
+        raise refused("detach of %s" % attach_type, error, "net", invalid={
+            errno.ENOENT: "that program is not attached there"}.get(error.errno, "")) from None
+
+
+def prog_query(target, attach_type, effective=False):
+    """What is attached to a cgroup, namespace, interface (tcx, netkit) or sockmap: a namespace with
+    prog_ids, and where the kernel says them link_ids (6.6+), revision, attach_flags. effective: what
+    runs there, inherited ones included."""
+    kind = number(ATTACH_TYPES, attach_type, "attach type")
+    count = 64
+    while True:
+        programs, links = bytearray(4 * count), bytearray(4 * count)
+        fields = dict(target_fd=fd_of(target), attach_type=kind, query_flags=int(effective),
+                      prog_ids=address(programs), prog_cnt=count)
+        if kind >= ATTACH_TYPES["tcx_ingress"]:
+            fields["link_ids"] = address(links)
+        try:
+            _, answer = syscalls.bpf_out("prog_query", **fields)
+            break
+        except OSError as error:
+            if error.errno == errno.ENOSPC and count < 1 << 16:
+                count *= 4
+                continue
+            raise refused("query of %s" % attach_type, error, "net", invalid=_texts(error.errno)
+                          ) from None
+    got = answer["prog_cnt"]
+
+    def numbers(buffer):
+        return [item[0] for item in struct.iter_unpack("=I", buffer[:4 * got])]
+    return SimpleNamespace(prog_ids=numbers(programs), link_ids=numbers(links),
+                           revision=answer["revision"], attach_flags=answer["attach_flags"])
