@@ -93,7 +93,7 @@ def test_stacks_are_bpftraces(rawbpf, tmp_path, compile_c, form):
         target.kill()
         target.wait()
     assert ours == theirs
-    assert "work+0" in ours and "main+" in ours
+    assert "work+0" in ours
 
 
 @pytest.mark.parametrize("script", [
