@@ -13,7 +13,7 @@ from .errors import KernelError, refused, since
 from .kobject import BpfObject
 from .syscalls import address
 
-_INT, _FUNC, _FUNC_PROTO = 1, 12, 13
+_INT, _ARRAY, _STRUCT, _FUNC, _FUNC_PROTO = 1, 3, 4, 12, 13
 _LOG_SIZE = 1 << 20
 
 
@@ -92,6 +92,21 @@ def _info(fd):
     return SimpleNamespace(**fields)
 
 
+def storage_types(value_size):
+    """BTF for a map with an int key (type 1) and value_size plain bytes (type 4: a struct)."""
+    strings = b"\0int\0char\0value\0data\0"
+    types = struct.pack("=IIII", 1, _INT << 24, 4, 1 << 24 | 32)                    # 1: int
+    types += struct.pack("=IIII", 5, _INT << 24, 1, 8)                              # 2: char
+    types += struct.pack("=IIIIII", 0, _ARRAY << 24, 0, 2, 1, value_size)           # 3: char[]
+    types += struct.pack("=IIIIII", 10, _STRUCT << 24 | 1, value_size, 16, 3, 0)    # 4: struct value
+    return _blob(types, strings)
+
+
+def _blob(types, strings):
+    return struct.pack("=HBBIIIII", 0xeb9f, 1, 0, 24, 0, len(types), len(types),
+                       len(strings)) + types + bytes(strings)
+
+
 def function_types(starts):
     """BTF and func_info of a program's functions. `starts`: (name, number of 8-byte slot) in order, the main
     function first. Returns (BTF bytes, (record size, records)) as Program.load takes them; every function
@@ -104,5 +119,4 @@ def function_types(starts):
         types += struct.pack("=III", len(strings), _FUNC << 24, 2)          # static linkage
         strings += name.encode() + b"\0"
         records += struct.pack("=II", slot, 3 + number)
-    header = struct.pack("=HBBIIIII", 0xeb9f, 1, 0, 24, 0, len(types), len(types), len(strings))
-    return header + types + bytes(strings), (8, records)
+    return _blob(types, strings), (8, records)

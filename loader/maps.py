@@ -15,13 +15,16 @@ from .errors import KernelError, explain, refused, since
 from .kobject import BpfObject, fd_of
 from .program import object_name
 from .syscalls import ATTR, address, bpf_raw
-from .uapi import ANY, F_NUMA_NODE, MAP_TYPES, name_of, number
+from .uapi import ANY, F_NO_PREALLOC, F_NUMA_NODE, MAP_TYPES, name_of, number
 
 # First version of map types that a supported kernel (5.4+) may lack.
 SINCE = {"struct_ops": (5, 6), "ringbuf": (5, 8), "inode_storage": (5, 10), "task_storage": (5, 11),
          "bloom_filter": (5, 16), "user_ringbuf": (6, 1), "cgrp_storage": (6, 2), "arena": (6, 9),
          "insn_array": (6, 19), "rhash": (7, 1), "devmap_hash": (5, 4)}
 _NET = {"devmap", "devmap_hash", "sockmap", "sockhash", "cpumap", "xskmap", "reuseport_sockarray"}
+
+# Values that belong to a kernel object, kept with it; the key is a descriptor of the object.
+STORAGE = ("sk_storage", "inode_storage", "task_storage", "cgrp_storage")
 
 _BATCH = 4096                 # elements a batch call
 _UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, 524}
@@ -48,11 +51,17 @@ class Map(BpfObject):
         """Makes a map -> Map of the class that fits the type (a name of MAP_TYPES).
 
         Sizes in bytes, max_entries in elements (ring buffers: bytes, a power of two and pages).
-        A perf_event_array with max_entries 0 gets one element for each possible CPU.
+        A perf_event_array with max_entries 0 gets one element for each possible CPU. Local storage
+        (sk, inode, task, cgrp) has max_entries 0 and wants BTF: without one, its value is plain bytes.
+        map_extra: hash functions of a bloom_filter (5.16+), the address of an arena.
         """
         type_number = number(MAP_TYPES, type, "map type")
         if type == "perf_event_array" and not max_entries:
             max_entries = max(kernel.possible_cpus()) + 1
+        if type in STORAGE and btf is None:
+            from .btf import BtfObject, storage_types
+            btf, btf_key_type_id, btf_value_type_id = BtfObject.load(storage_types(value_size)), 1, 4
+            flags |= F_NO_PREALLOC
         if numa_node is not None:
             flags |= F_NUMA_NODE
         fields = dict(
@@ -67,17 +76,25 @@ class Map(BpfObject):
             fd = _create(fields)
         except OSError as error:
             raise _creation_refused(call, error, type, key_size, value_size, max_entries) from None
-        return class_of(type)(fd, type, key_size, value_size, max_entries, name, flags)
+        return _class_of(type)(fd, type, key_size, value_size, max_entries, name, flags)
 
     @classmethod
     def _from_info(cls, fd):
         info = _info(fd)
-        return class_of(info.type)(fd, info.type, info.key_size, info.value_size, info.max_entries,
-                                   info.name, info.map_flags)
+        return _class_of(info.type)(fd, info.type, info.key_size, info.value_size, info.max_entries,
+                                    info.name, info.map_flags)
 
     def info(self):
         """struct bpf_map_info as a namespace (id, type, name, ...)."""
         return _info(self.fileno())
+
+    def bind(self, program):
+        """Keeps the map alive as long as the program, which need not refer to it (5.10+)."""
+        try:
+            syscalls.bpf("prog_bind_map", prog_fd=program.fileno(), map_fd=self.fileno())
+        except OSError as error:
+            raise refused("binding of map %s to a program" % self.name, error,
+                          invalid=since((5, 10), "binding a map")) from None
 
     def __repr__(self):
         return "<%s %s %s fd=%d>" % (type(self).__name__, self.type, self.name, self.fd)
@@ -319,142 +336,22 @@ class Map(BpfObject):
             self.delete_batch(keys)
 
     def freeze(self):
-        """No more writes by system call (5.2+)."""
+        """No more writes by system call (5.2+); programs may still write unless the map has
+        F_RDONLY_PROG."""
         try:
             self._elem("map_freeze")
         except OSError as error:
             raise self._refused("freeze", error) from None
 
-
-class PerCpuValues:
-    """A value is a list of bytes, one for each possible CPU, each padded to 8 bytes on the wire."""
-
-    __slots__ = ()
-
-    def _wire_size(self):
-        return (self.value_size + 7 & -8) * len(kernel._possible())
-
-    def _decode(self, data):
-        step = self.value_size + 7 & -8
-        size = self.value_size
-        return [bytes(data[at:at + size]) for at in range(0, len(data), step)]
-
-    def _encode(self, value):
-        """A list with one entry a CPU, or bytes that every CPU gets."""
-        cpus = len(kernel._possible())
-        if isinstance(value, (bytes, bytearray)):
-            value = [value] * cpus
-        if len(value) != cpus:
-            raise ValueError("map %s takes %d values, one a CPU, not %d" %
-                             (self.name, cpus, len(value)))
-        pad = bytes((self.value_size + 7 & -8) - self.value_size)
-        return bytearray(b"".join([bytes(Map._encode(self, item)) + pad for item in value]))
+    def typed(self, key, value):
+        """This map as a mutable mapping of Python values, see typed.TypedMap."""
+        from .typed import TypedMap
+        return TypedMap(self, key, value)
 
 
-class ArrayMap(Map):
-    """Keys are u32 indexes; every element exists and none can be deleted."""
-
-    __slots__ = ()
-
-    def keys(self):
-        for index in range(self.max_entries):
-            yield struct.pack("=I", index)
-
-    def clear(self):
-        zero = bytes(self.value_size)
-        self.update_batch([(key, zero) for key in self.keys()])
-
-
-class HashMap(Map):
-    __slots__ = ()
-
-
-class PerCpuArrayMap(PerCpuValues, ArrayMap):
-    __slots__ = ()
-
-
-class PerCpuHashMap(PerCpuValues, HashMap):
-    __slots__ = ()
-
-
-class ObjectMap(Map):
-    """Values are kernel objects, given as descriptors or objects and read back as ids."""
-
-    __slots__ = ()
-
-    def _encode(self, value):
-        if isinstance(value, (bytes, bytearray)):
-            return Map._encode(self, value)
-        return bytearray(struct.pack("=I", fd_of(value)))
-
-    def update(self, key, value, flags=ANY):
-        """Sets an element; the key may be an integer index."""
-        return super().update(_index(key), value, flags)
-
-    def delete(self, key):
-        return super().delete(_index(key))
-
-    def lookup(self, key, flags=0):
-        return super().lookup(_index(key), flags)
-
-
-class StackTraceMap(Map):
-    """lookup(id) -> bytes of up to value_size / 8 u64 addresses, zero-padded."""
-
-    __slots__ = ()
-
-
-class RingMap(Map):
-    """A ring buffer: it has no elements; read it with RingBuffer."""
-
-    __slots__ = ()
-
-
-class QueueMap(Map):
-    """queue, stack and bloom_filter: no keys. push() adds; peek() and pop() give None when empty."""
-
-    __slots__ = ()
-
-    def push(self, value, flags=ANY):
-        value = self._encode(value)
-        try:
-            self._elem("map_update_elem", 0, address(value), flags)
-        except OSError as error:
-            raise self._refused("push", error) from None
-
-    def _take(self, command):
-        value = bytearray(self.value_size)
-        try:
-            self._elem(command, 0, address(value))
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise self._refused("pop", error) from None
-        return bytes(value)
-
-    def peek(self):
-        return self._take("map_lookup_elem")
-
-    def pop(self):
-        return self._take("map_lookup_and_delete_elem")
-
-
-_CLASSES = {
-    "array": ArrayMap, "percpu_array": PerCpuArrayMap, "percpu_hash": PerCpuHashMap,
-    "lru_percpu_hash": PerCpuHashMap, "hash": HashMap, "lru_hash": HashMap, "lpm_trie": HashMap,
-    "percpu_cgroup_storage": PerCpuHashMap, "stack_trace": StackTraceMap, "ringbuf": RingMap,
-    "user_ringbuf": RingMap, "queue": QueueMap, "stack": QueueMap,
-    "perf_event_array": ObjectMap, "prog_array": ObjectMap, "cgroup_array": ObjectMap,
-    "array_of_maps": ObjectMap, "hash_of_maps": ObjectMap,
-}
-
-
-def class_of(type):
-    return _CLASSES.get(type, Map)
-
-
-def _index(key):
-    return struct.pack("=I", key) if isinstance(key, int) else key
+def _class_of(type):
+    from .mapkinds import CLASSES
+    return CLASSES.get(type, Map)
 
 
 def _create(fields):
