@@ -155,6 +155,17 @@ class Program(BpfObject):
             first["gpl_compatible"] &= 1
         return SimpleNamespace(**first)
 
+    def func_info(self):
+        """[(8-byte slot, BTF type id)] of the program's functions, the main one first; [] for a
+        program that was loaded without BTF."""
+        layout = syscalls.PROG_INFO
+        first = layout.unpack(self._info())
+        count, size = first.get("nr_func_info", 0), first.get("func_info_rec_size", 0)
+        records = bytearray(count * size)
+        if records:
+            self._info(nr_func_info=count, func_info_rec_size=size, func_info=address(records))
+        return [struct.unpack_from("=II", records, at) for at in range(0, len(records), size or 1)]
+
     def _info(self, **fields):
         try:
             return syscalls.obj_info(self.fileno(), syscalls.PROG_INFO, **fields)

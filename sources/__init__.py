@@ -20,11 +20,20 @@ _KINDS = {
     "begin": ("special", "Begin"), "end": ("special", "End"),
     "BEGIN": ("special", "Begin"), "END": ("special", "End"),
     "self": ("special", "Self"),
+    "fentry": ("fentry", "Fentry"), "f": ("fentry", "Fentry"), "kfunc": ("fentry", "Fentry"),
+    "fexit": ("fentry", "Fexit"), "fr": ("fentry", "Fexit"), "kretfunc": ("fentry", "Fexit"),
+    "rawtracepoint": ("raw_tracepoint", "RawTracepoint"), "rt": ("raw_tracepoint", "RawTracepoint"),
+    "iter": ("iterators", "Iter"), "it": ("iterators", "Iter"),
+    "software": ("perf_event", "Software"), "s": ("perf_event", "Software"),
+    "hardware": ("perf_event", "Hardware"), "h": ("perf_event", "Hardware"),
+    "cache": ("perf_event", "Cache"), "pmu": ("perf_event", "Pmu"),
+    "watchpoint": ("watchpoint", "Watchpoint"), "w": ("watchpoint", "Watchpoint"),
 }
 
 # names as listings print them, in listing order
-ALL = sorted({"kprobe", "kretprobe", "uprobe", "uretprobe", "usdt", "tracepoint", "profile",
-              "interval", "begin", "end", "self"})
+ALL = ("begin", "cache", "end", "fentry", "fexit", "hardware", "interval", "iter", "kprobe",
+       "kretprobe", "pmu", "profile", "rawtracepoint", "self", "software", "tracepoint", "uprobe",
+       "uretprobe", "usdt", "watchpoint")
 
 _found = {}
 

@@ -114,6 +114,21 @@ def mapped(pid):
     return list(found.values())
 
 
+def load_bias(pid, binary):
+    """What to add to a file's virtual addresses to get those in process `pid`."""
+    with open("/proc/%d/maps" % pid, "rb") as file:
+        lines = file.read().splitlines()
+    wanted = os.stat(binary.path)
+    for line in lines:
+        fields = line.split(None, 5)
+        if len(fields) == 6 and int(fields[4]) == wanted.st_ino:
+            start, offset = int(fields[0].split(b"-")[0], 16), int(fields[2], 16)
+            for segment in binary.image.segments:
+                if segment.type == 1 and segment.offset & -4096 == offset:
+                    return start - (segment.vaddr & -4096)
+    raise SourceError("process %d has not mapped %s" % (pid, binary.shown))
+
+
 def reachable(pid, shown, handle):
     """A path that opens the file the process really uses: its own path, seen from its root, while
     that is still the same file; else the kernel's `handle` of it under /proc."""

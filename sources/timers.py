@@ -100,10 +100,11 @@ class TimerPoint(RegistersPoint):
     def group_key(self, args=True):
         return ("perf_event",)
 
-    def cpus(self):
+    def places(self):
+        """(pid, cpu) of each perf event that makes this point."""
         from rawbpf.loader import kernel
 
-        return kernel.online_cpus()
+        return [(-1, cpu) for cpu in kernel.online_cpus()]
 
     def attr(self):
         from rawbpf.loader import perf
@@ -120,8 +121,8 @@ class TimerPoint(RegistersPoint):
         def one(point, cookie):
             links = LinkGroup()
             try:
-                for cpu in point.cpus():
-                    event = PerfEvent.open(point.attr(), -1, cpu)
+                for pid, cpu in point.places():
+                    event = PerfEvent.open(point.attr(), pid, cpu)
                     try:
                         links.add(attach_perf_event(program, event, cookie))
                     except BaseException:
@@ -139,15 +140,16 @@ def _explain(point, error):
     from rawbpf.loader import kernel
 
     limit = kernel.sysctl("kernel.perf_event_max_sample_rate")
-    if error.errno == errno.EINVAL and point.spec.unit == "hz" and limit and point.spec.count > int(limit):
+    if (error.errno == errno.EINVAL and getattr(point.spec, "unit", "") == "hz" and limit
+            and point.spec.count > int(limit)):
         return ("%d Hz is more than kernel.perf_event_max_sample_rate, which is %s"
                 % (point.spec.count, limit))
     return str(error)
 
 
 class IntervalPoint(TimerPoint):
-    def cpus(self):
-        return super().cpus()[:1]
+    def places(self):
+        return super().places()[:1]
 
 
 class Profile(Timer):

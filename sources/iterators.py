@@ -1,0 +1,174 @@
+"""iter: a program that runs once for each of the kernel's tasks, files, maps, ... (Linux 5.8+).
+
+    iter:task   iter:task_file   iter:task:PIN
+
+The context is `struct bpf_iter__NAME`; the program runs when the attachment is read.
+"""
+
+import functools
+import os
+from typing import NamedTuple
+
+from . import kernel_btf
+from .base import Attachment, Listed, Point, Source, SourceError, has_wildcard, matcher, nearest
+
+_STRUCT = "bpf_iter__"
+
+
+class Spec(NamedTuple):
+    iterator: str
+    pin: str
+
+
+class Iter(Source):
+    names = ("iter", "it")
+    listed = "kernel"
+    usage = "iter:NAME[:PIN]"
+
+    def parse(self, parts, target):
+        if len(parts) not in (1, 2):
+            raise self.count_error(1, 2)
+        if any(map(has_wildcard, parts)):
+            raise SourceError("iter probe type does not support wildcards")
+        if not parts[0]:
+            raise SourceError("iter should specify a iterator's name")
+        return Spec(parts[0], parts[1] if len(parts) == 2 else "")
+
+    def expand(self, spec, target):
+        names = iterators()
+        if spec.iterator not in names:
+            raise SourceError("iter %s not available for your kernel version." % spec.iterator,
+                              ["iter:" + name for name in nearest(spec.iterator, names)], missing=True)
+        return [IterPoint(self, spec, target.pid)]
+
+    def list(self, pattern, target):
+        matches = matcher(pattern or "*")
+        try:
+            names = iterators()
+        except SourceError:
+            return
+        for name in sorted(filter(matches, names)):
+            if loads(name):
+                yield Listed("iter:" + name, IterPoint(self, Spec(name, "")).declarations)
+
+
+@functools.lru_cache(maxsize=1)
+def iterators():
+    """{name: module} of the iterators that BTF tells of."""
+    found = {}
+    for module in kernel_btf.modules():
+        btf = kernel_btf.of(module)
+        for name, number in btf.names("struct") if btf is not None else ():
+            if name.startswith(_STRUCT) and not name.endswith("__safe_trusted"):
+                found.setdefault(name[len(_STRUCT):], module)
+    return found
+
+
+def loads(name):
+    """Does the kernel load a program for this iterator?"""
+    from rawbpf.asm import compile_function, ir
+    from rawbpf.loader.program import Program
+
+    options = IterPoint(None, Spec(name, "")).load_options
+    if not options["attach_btf_id"]:
+        return False
+    f = ir.Function("probe")
+    f.ret(0)
+    try:
+        Program.load("tracing", compile_function(f).instructions, expected_attach_type="trace_iter",
+                     **options).close()
+    except OSError:
+        return False
+    return True
+
+
+class IterPoint(Point):
+    program_type = "tracing"
+    expected_attach_type = "trace_iter"
+    when = "iter"
+
+    def __init__(self, source, spec, pid=None):
+        self.source = source
+        self.spec = spec
+        self.pid = pid
+
+    @property
+    def name(self):
+        return "iter:%s" % self.spec.iterator
+
+    @property
+    def btf(self):
+        return kernel_btf.of(iterators()[self.spec.iterator])
+
+    @property
+    def load_options(self):
+        return {"attach_btf_id": self.btf.find_id("bpf_iter_" + self.spec.iterator, "func")}
+
+    def context(self):
+        """The type of `ctx`: struct bpf_iter__NAME."""
+        return self.btf.find(_STRUCT + self.spec.iterator, "struct")
+
+    def arguments(self):
+        """The members without `meta`, which stand in anonymous unions of 8 bytes."""
+        from rawbpf.elf import types
+
+        fields = []
+        for member in self.context().fields:
+            inner = types.strip(member.type)
+            if not member.name and isinstance(inner, types.Struct) and inner.fields:
+                member = inner.fields[0]._replace(offset=member.offset)
+            if member.name != "meta":
+                fields.append(member)
+        return types.Struct("struct", _STRUCT + self.spec.iterator, self.context().size, fields)
+
+    def field(self, f, ctx, field):
+        from rawbpf.elf import types
+
+        bare = types.strip(field.type)
+        if isinstance(bare, (types.Int, types.Enum)):
+            return f.load(ctx, field.offset, bare.size, bare.signed)
+        return f.load(ctx, field.offset, 8)
+
+    def args_address(self, f, ctx):
+        return f.copy(ctx)
+
+    def declarations(self):
+        return [kernel_btf.declaration(field.type, field.name) for field in self.arguments().fields]
+
+    def group_key(self, args=True):
+        return ("iter", self.spec)
+
+    def attach(self, program, points, cookies=None):
+        from rawbpf.loader.link import attach_iter
+
+        link = attach_iter(program)
+        if self.spec.pin:
+            path = self.spec.pin if self.spec.pin.startswith("/") else "/sys/fs/bpf/" + self.spec.pin
+            try:
+                link.pin(path)
+            except BaseException:
+                link.close()
+                raise
+        return IterAttachment(link)
+
+
+class IterAttachment(Attachment):
+    def __init__(self, link):
+        super().__init__([link])
+        self.link = link
+
+    def read(self):
+        """Run the iterator once from beginning to end; the bytes that the program wrote with
+        bpf_seq_write or bpf_seq_printf."""
+        from rawbpf.loader.link import iter_open
+
+        fd = iter_open(self.link)
+        chunks = []
+        try:
+            while True:
+                chunk = os.read(fd, 1 << 16)
+                if not chunk:
+                    return b"".join(chunks)
+                chunks.append(chunk)
+        finally:
+            os.close(fd)
