@@ -35,7 +35,11 @@ def disassemble(instructions, first=0):
 
 
 def _insn(instruction):
-    return ".insn %#x, %d, %d, %d, %d" % instruction[:5]
+    code, dst, src, off, imm, ref = instruction
+    if code == LDDW and ref is None:
+        low, high = imm & 0xFFFFFFFF, imm >> 32 & 0xFFFFFFFF
+        return ".insn %#x, %d, %d, %d, %#x, %#x" % (code, dst, src, off, low, high)
+    return ".insn %#x, %d, %d, %d, %d" % (code, dst, src, off, imm)
 
 
 def _ld(code, dst, src, off, imm, ref):
@@ -176,7 +180,9 @@ def _call(code, dst, src, off, imm, ref):
     if code != CALL or dst:
         return None
     if isinstance(ref, (FuncRef, KsymRef)):
-        return "call %s" % ref.name if not off else None
+        if off:
+            return None
+        return "call %s" % ref.name if isinstance(ref, FuncRef) else "call kfunc[%s]" % ref.name
     if src == BPF_PSEUDO_KFUNC_CALL:
         return "call kfunc#%d%s" % (imm, ", %d" % off if off else "")
     if off or src > 1:

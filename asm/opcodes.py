@@ -34,6 +34,9 @@ BPF_PSEUDO_MAP_IDX, BPF_PSEUDO_MAP_IDX_VALUE = 5, 6
 # source register of call
 BPF_PSEUDO_CALL, BPF_PSEUDO_KFUNC_CALL = 1, 2
 
+# offset of ALU64 | MOV | X that converts between address spaces
+BPF_ADDR_SPACE_CAST = 1
+
 LDDW = BPF_LD | BPF_DW | BPF_IMM
 JA = BPF_JMP | BPF_JA
 JA32 = BPF_JMP32 | BPF_JA
