@@ -9,13 +9,14 @@ The handler is that of RingBuffer. The kernel pads a sample so that 4 + size is 
 """
 
 import mmap
-import struct
 import select
+import struct
 
 from . import kernel, syscalls
 from .errors import KernelError, refused
 from .kobject import own
 from .perf import PerfEvent, bpf_output
+from .reader import Reader
 from .ringbuf import load_barrier
 
 RECORD_LOST, RECORD_SAMPLE = 2, 9
@@ -133,7 +134,7 @@ class _CpuBuffer:
             return                # a handler kept a view: the mapping goes with it
 
 
-class PerfBuffer:
+class PerfBuffer(Reader):
     """The consumer of a perf_event_array map: opens a buffer of `pages` pages (a power of two) on
     every online CPU and puts them into the map.
 

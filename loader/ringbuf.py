@@ -17,6 +17,7 @@ import struct
 from . import kernel, syscalls
 from .errors import refused
 from .kobject import KernelObject, own
+from .reader import Reader
 
 BUSY, DISCARD = 1 << 31, 1 << 30
 _LENGTH = DISCARD - 1
@@ -61,7 +62,7 @@ def run_length(words, first, stride, header, limit):
     return count
 
 
-class RingBuffer:
+class RingBuffer(Reader):
     """The consumer of one ring buffer map. There can be only one at a time.
 
     `consume(handler)` calls handler(memory, runs) for what is there now. `memory` is a memoryview of
@@ -74,7 +75,8 @@ class RingBuffer:
     come in the order of their reservation. Their room is given back to the kernel when the handler
     has returned; if it raises, the batch stays and comes again.
 
-    `fileno()` is readable when there are records (for select, epoll, asyncio).
+    `fileno()` is readable when there are records (for select, epoll); `for record in ring` and
+    `async for record in ring` give bytes, see Reader.
     """
 
     def __init__(self, map):
@@ -153,17 +155,6 @@ class RingBuffer:
             if total == room:
                 break
         return runs, total, position
-
-    def records(self):
-        """The records there now as bytes objects, one by one."""
-        kept = []
-
-        def keep(memory, runs):
-            for offset, count, stride, length in runs:
-                kept.extend([bytes(memory[at:at + length])
-                             for at in range(offset, offset + count * stride, stride)])
-        self.consume(keep)
-        return iter(kept)
 
     def close(self):
         self._object.close()

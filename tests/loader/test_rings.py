@@ -250,4 +250,4 @@ def test_records_as_bytes():
     program = Program.load("socket_filter", emitter(state, ring, False, False, 8))
     with RingBuffer(ring) as reader:
         program.test_run(PACKET, repeat=3)
-        assert list(reader.records()) == [struct.pack("=Q", number) for number in range(3)]
+        assert reader.records() == [struct.pack("=Q", number) for number in range(3)]

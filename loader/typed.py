@@ -1,0 +1,84 @@
+"""Maps as Python mappings of Python values."""
+
+from collections.abc import MutableMapping
+
+from .uapi import EXIST, NOEXIST
+from .values import codec
+
+
+class TypedMap(MutableMapping):
+    """m[key], m[key] = value, del, in, len, iteration, items() of a Map, with keys and values decoded.
+
+    key, value: what values.codec() takes: a struct format ("IQ"), a C type of BTF, a number of plain
+    bytes. A value of a per-CPU map is a list with one entry for each possible CPU; setting one value
+    sets it on all. `map` is the raw Map, which stays the caller's to close.
+    """
+
+    def __init__(self, map, key, value):
+        self.map, self._key, self._value = map, codec(key), codec(value)
+        for what, own, wanted in (("key", self._key.size, map.key_size),
+                                  ("value", self._value.size, map.value_size)):
+            if own != wanted:
+                raise ValueError("the %ss of map %s have %d bytes, this type has %d" % (
+                    what, map.name, wanted, own))
+        self._per_cpu = "percpu" in map.type
+
+    def _decode(self, data):
+        if self._per_cpu:
+            return [self._value.decode(item) for item in data]
+        return self._value.decode(data)
+
+    def _encode(self, value):
+        if self._per_cpu and isinstance(value, list):
+            return [self._value.encode(item) for item in value]
+        return self._value.encode(value)
+
+    def __getitem__(self, key):
+        data = self.map.lookup(self._key.encode(key))
+        if data is None:
+            raise KeyError(key)
+        return self._decode(data)
+
+    def __setitem__(self, key, value):
+        self.map.update(self._key.encode(key), self._encode(value))
+
+    def __delitem__(self, key):
+        if not self.map.delete(self._key.encode(key)):
+            raise KeyError(key)
+
+    def __contains__(self, key):
+        return self.map.lookup(self._key.encode(key)) is not None
+
+    def __iter__(self):
+        return map(self._key.decode, self.map.keys())
+
+    def __len__(self):
+        return sum(1 for _ in self.map.keys())
+
+    def items(self):
+        """Pairs, read by batches where the kernel can (an iterator)."""
+        for key, value in self.map.items():
+            yield self._key.decode(key), self._decode(value)
+
+    def values(self):
+        for _, value in self.items():
+            yield value
+
+    def add(self, key, value):
+        """Sets it unless the key exists -> whether it did (atomic)."""
+        return self.map.update(self._key.encode(key), self._encode(value), NOEXIST)
+
+    def replace(self, key, value):
+        """Sets it only if the key exists -> whether it did (atomic)."""
+        return self.map.update(self._key.encode(key), self._encode(value), EXIST)
+
+    def update_many(self, items):
+        """Sets many elements by batches."""
+        self.map.update_batch([(self._key.encode(key), self._encode(value))
+                               for key, value in dict(items).items()])
+
+    def clear(self):
+        self.map.clear()
+
+    def __repr__(self):
+        return "<TypedMap of %r>" % self.map

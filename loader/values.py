@@ -1,0 +1,185 @@
+"""Bytes of the kernel as Python values and back: by a struct format, or by a C type of BTF or DWARF.
+
+`codec(spec)` gives an object with `size`, `decode(bytes)` and `encode(value)`. Layout is what the type
+says (offsets are BTF's own), so packed structs, bit fields and 16-byte integers come out as C wrote
+them. In Python they are: integers and pointers int, bool bool, float float, char arrays text (up to the
+NUL; bytes that are no UTF-8 as surrogates, which encode() turns back), other arrays lists, structs and
+unions dicts (members of anonymous ones among the others), enumerations int.
+"""
+
+import struct
+import sys
+
+_ORDER = sys.byteorder
+
+
+class Codec:
+    __slots__ = ("size", "decode", "encode")
+
+    def __init__(self, size, decode, encode):
+        self.size, self.decode, self.encode = size, decode, encode
+
+
+def codec(spec):
+    """A Codec for: an int n (n plain bytes), a struct format (one field: the bare value, else a
+    tuple; native byte order, no padding unless the format says "@"), an elf.types.Type, or a Codec."""
+    if isinstance(spec, int):
+        return Codec(spec, bytes, lambda value: _exactly(bytes(value), spec))
+    if isinstance(spec, str):
+        return _of_format(spec)
+    if isinstance(spec, Codec):
+        return spec
+    return of_type(spec)
+
+
+def _exactly(data, size):
+    if len(data) != size:
+        raise ValueError("this takes %d bytes, not %d" % (size, len(data)))
+    return data
+
+
+def _of_format(text):
+    form = struct.Struct(text if text[:1] in "@=<>!" else "=" + text)
+    single = len(form.unpack(bytes(form.size))) == 1
+    if single:
+        return Codec(form.size, lambda data: form.unpack(data)[0], form.pack)
+    return Codec(form.size, form.unpack, lambda value: form.pack(*value))
+
+
+def of_type(type):
+    """The Codec of an elf.types.Type. TypeError for what has no value (void, functions)."""
+    from rawbpf.elf import types
+    type = types.strip(type)
+    make = {types.Int: _int, types.Float: _float, types.Pointer: _pointer, types.Enum: _enum,
+            types.Array: _array, types.Struct: _struct}.get(type.__class__)
+    if make is None:
+        raise TypeError("a %s has no value" % type)
+    return make(type)
+
+
+def _integer(size, signed):
+    def decode(data):
+        return int.from_bytes(data[:size], _ORDER, signed=signed)
+
+    def encode(value):
+        # -1 for the largest unsigned value, as in C
+        return (int(value) & (1 << 8 * size) - 1).to_bytes(size, _ORDER)
+    return Codec(size, decode, encode)
+
+
+def _int(type):
+    plain = _integer(type.size, type.signed)
+    if type.encoding == "bool":
+        return Codec(type.size, lambda data: bool(plain.decode(data)), plain.encode)
+    return plain
+
+
+def _enum(type):
+    return _integer(type.size, type.signed)
+
+
+def _pointer(type):
+    return _integer(type.size, False)
+
+
+def _float(type):
+    if type.size not in (4, 8):
+        return codec(type.size)
+    form = struct.Struct("=f" if type.size == 4 else "=d")
+    return Codec(type.size, lambda data: form.unpack(data[:form.size])[0], form.pack)
+
+
+def _is_char(type):
+    from rawbpf.elf import types
+    type = types.strip(type)
+    return isinstance(type, types.Int) and type.size == 1 and (
+        type.encoding == "char" or type.name in ("char", "signed char"))
+
+
+def _array(type):
+    count = type.count
+    if _is_char(type.element):
+        def decode_text(data):
+            return bytes(data[:count]).split(b"\0")[0].decode("utf-8", "surrogateescape")
+
+        def encode_text(value):
+            if isinstance(value, str):
+                value = value.encode("utf-8", "surrogateescape")
+            if len(value) > count:
+                raise ValueError("text of %d bytes does not fit into %s" % (len(value), type))
+            return bytes(value).ljust(count, b"\0")
+        return Codec(count, decode_text, encode_text)
+    element = of_type(type.element)
+    size = element.size
+
+    def decode(data):
+        return [element.decode(data[at:at + size]) for at in range(0, size * count, size or 1)]
+
+    def encode(values):
+        if len(values) > count:
+            raise ValueError("%d elements do not fit into %s" % (len(values), type))
+        return b"".join(map(element.encode, values)).ljust(size * count, b"\0")
+    return Codec(size * count, decode, encode)
+
+
+def _struct(type):
+    members = list(_members(type, 0))
+
+    def decode(data):
+        return {name: get(data) for name, get, _ in members}
+
+    def encode(values):
+        buffer = bytearray(type.size)
+        known = set()
+        for name, _, put in members:
+            known.add(name)
+            if name in values:
+                put(buffer, values[name])
+        unknown = set(values) - known
+        if unknown:
+            raise ValueError("%s has no member %s" % (type, ", ".join(sorted(unknown))))
+        return bytes(buffer)
+    return Codec(type.size, decode, encode)
+
+
+def _members(type, base):
+    """(name, decode(data of the whole), encode(buffer, value)) of each named member."""
+    from rawbpf.elf import types
+    for field in type.fields:
+        inner = types.strip(field.type)
+        if not field.name and isinstance(inner, types.Struct) and field.bit_size is None:
+            yield from _members(inner, base + field.offset)
+        elif field.name and field.bit_size is not None:
+            yield (field.name,) + _bit_field(inner, base + field.offset, field.bit_offset, field.bit_size)
+        elif field.name:
+            yield (field.name,) + _member(of_type(inner), base + field.offset)
+
+
+def _member(item, offset):
+    def get(data):
+        return item.decode(data[offset:offset + item.size])
+
+    def put(buffer, value):
+        buffer[offset:offset + item.size] = item.encode(value)
+    return get, put
+
+
+def _bit_field(type, offset, shift, bits):
+    # the storage may be wider than the type when a packed field straddles
+    size = max(type.size, (shift + bits + 7) // 8)
+    mask = (1 << bits) - 1
+    signed = getattr(type, "signed", False)
+
+    def place(data):
+        part = data[offset:offset + size]
+        return int.from_bytes(part, _ORDER), len(part)
+
+    def get(data):
+        value = place(data)[0] >> shift & mask
+        return value - (1 << bits) if signed and value >> bits - 1 else value
+
+    def put(buffer, value):
+        word, have = place(buffer)
+        word = word & ~(mask << shift) | (int(value) & mask) << shift
+        buffer[offset:offset + have] = word.to_bytes(have, _ORDER)
+    return get, put
