@@ -12,11 +12,14 @@ import pytest
 
 from rawbpf.elf import ldcache, stapsdt, symbolizer, types
 from rawbpf.elf.btf import Btf
+from rawbpf.elf.dwarf import Dwarf
 from rawbpf.elf.image import ElfError, Image
 from rawbpf.elf.symbols import Symbols
+from rawbpf.elf.unwind import Unwind
 from tests.cc import compile_c
 from tests.elf.files import TARGET, debug_split
 from tests.elf.test_btf import sample
+from tests.elf.test_dwarf import SOURCE as TYPED
 from tests.elf.test_ldcache import cache
 from tests.elf.test_stapsdt import TWO_SITES
 from tests.elf.test_symbolizer import KALLSYMS
@@ -167,6 +170,46 @@ def test_split_btf():
         btf.find("node", "struct"), btf.find_id("open", "func"), btf.tags(3)
 
     assert campaign(data, [(0, 24), (24, size)], use) > ROUNDS / 10
+
+
+@pytest.mark.parametrize("flags", [("-gdwarf-4",), ("-gdwarf-5", "-O2")], ids=("4", "5"))
+def test_dwarf(flags):
+    path = compile_c(TYPED, "-Wno-psabi", *flags, name="typed")
+    data = Path(path).read_bytes()
+    image = Image(data)
+    work = Symbols(image).find("work").value
+    hot = [(s.offset, s.offset + s.size) for s in image.sections if s.name in (
+        ".debug_info", ".debug_abbrev", ".debug_line", ".debug_aranges", ".debug_rnglists", ".debug_ranges")]
+
+    def use(broken):
+        dwarf = Dwarf(Image(broken))
+        dwarf.addresses("typed.c", 30), dwarf.line(work), dwarf.files()
+        function = dwarf.function(work)
+        for found in (function, dwarf.find("node", "struct"), dwarf.find("color"), dwarf.find("nameless_t")):
+            if found is not None:
+                types.declaration(found), types.find_field(found, "b")
+                if not isinstance(found, types.Function):
+                    types.definition(found), found.size
+
+    assert campaign(data, hot, use) > ROUNDS / 20
+
+
+def test_unwind():
+    path = compile_c(TARGET, "-O1", "-g0", "-static", name="m")
+    data = Path(path).read_bytes()
+    image = Image(data)
+    work = Symbols(image).find("work").value
+    frames, header = image.section(".eh_frame"), image.section(".eh_frame_hdr")
+    place = next(p for low, _, p in Unwind(image).fdes() if low == work)
+    hot = [(frames.offset + place, frames.offset + place + 64), (frames.offset, frames.offset + 256)]
+    if header is not None:
+        hot.append((header.offset, header.offset + 64))
+
+    def use(broken):
+        unwind = Unwind(Image(broken))
+        unwind.row(work + 1), unwind.rows(place)
+
+    campaign(data, hot, use)
 
 
 def test_ldcache():
