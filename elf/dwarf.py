@@ -92,8 +92,10 @@ class Dwarf:
             at = body + size
             unit = numbers.get(number(data, body + 2, width))
             address = data[body + 2 + width]
-            head = body + 4 + width - start
-            place = start + -(-head // (2 * address)) * 2 * address if address in (4, 8) else at
+            if address not in (4, 8):
+                continue
+            head = body + 4 + width - start     # the pairs are aligned to their size
+            place = start + -(-head // (2 * address)) * 2 * address
             while unit is not None and place + 2 * address <= min(at, len(data)):
                 low, length = number(data, place, address), number(data, place + address, address)
                 place += 2 * address

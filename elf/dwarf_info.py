@@ -42,7 +42,8 @@ def checked(method):
     def call(self, *arguments, **options):
         try:
             return method(self, *arguments, **options)
-        except (struct.error, IndexError, KeyError, ValueError, OverflowError, RecursionError) as error:
+        except (struct.error, IndexError, KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            # TypeError: a block where a number should be, and the like
             raise ElfError(self.path, None, "broken DWARF: %s" % error) from None
     return call
 

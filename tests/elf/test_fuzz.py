@@ -1,6 +1,6 @@
 """Every parser over damaged files: nothing but an `ElfError`, no hang.
 
-The slices are fixed by their seed. ROUNDS more of them: `RAWBPF_FUZZ=100000 pytest tests/elf/test_fuzz.py`.
+The slices are fixed by their seed. More of them: `RAWBPF_FUZZ=100000 pytest tests/elf/test_fuzz.py`.
 """
 
 import os
@@ -51,18 +51,19 @@ def damaged(data, hot, seed):
     return bytes(result)
 
 
-def campaign(data, hot, use):
+def campaign(data, hot, use, rounds=ROUNDS):
+    """Use ROUNDS damaged copies; how many of them were refused."""
     slowest = 0
     refused = 0
-    for seed in range(ROUNDS):
+    for seed in range(rounds):
         broken = damaged(data, hot, seed)
-        start = time.perf_counter()
+        start = time.thread_time()
         try:
             use(broken)
         except ElfError as error:
             assert str(error)
             refused += 1
-        slowest = max(slowest, time.perf_counter() - start)
+        slowest = max(slowest, time.thread_time() - start)
     assert slowest < 2, slowest
     return refused
 
@@ -191,11 +192,11 @@ def test_dwarf(flags):
                 if not isinstance(found, types.Function):
                     types.definition(found), found.size
 
-    assert campaign(data, hot, use) > ROUNDS / 20
+    assert campaign(data, hot, use, ROUNDS // 2) > ROUNDS / 40
 
 
 def test_unwind():
-    path = compile_c(TARGET, "-O1", "-g0", "-static", name="m")
+    path = compile_c(TARGET, "-O1", "-g0", name="m")
     data = Path(path).read_bytes()
     image = Image(data)
     work = Symbols(image).find("work").value
