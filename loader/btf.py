@@ -9,7 +9,8 @@ import struct
 from types import SimpleNamespace
 
 from . import syscalls
-from .errors import KernelError, refused, since
+from .errors import KernelError, refused
+from .introduced import since
 from .kobject import BpfObject
 from .syscalls import address
 

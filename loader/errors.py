@@ -128,11 +128,3 @@ def explain(errno, kind="bpf", charged=False, invalid="", permitted=""):
 def refused(call, error, kind="bpf", charged=False, invalid="", permitted=""):
     """The KernelError for an OSError; the other parameters are those of `explain`."""
     return KernelError(call, error.errno, explain(error.errno, kind, charged, invalid, permitted))
-
-
-def since(version, what):
-    """ "what needs Linux X.Y, this is A.B" when the running kernel is older, else ""."""
-    running = kernel.release()
-    if running[:len(version)] >= tuple(version):
-        return ""
-    return "%s needs Linux %d.%d or later, this is %d.%d" % ((what,) + tuple(version)[:2] + running[:2])

@@ -8,13 +8,13 @@ import errno
 import functools
 import struct
 
-from . import kernel, syscalls
-from .errors import KernelError, refused
+from . import syscalls
+from .errors import KernelError, missing_capabilities, refused
 from .kobject import KernelObject
 from .maps import Map
 from .program import Program
 from .syscalls import address
-from .uapi import ATTACH_TYPES, MAP_TYPES, PROG_TYPES, number
+from .uapi import ATTACH_TYPES, F_SLEEPABLE, MAP_TYPES, PROG_TYPES, number
 
 
 def _code(*instructions):
@@ -26,7 +26,9 @@ _RETURN_0 = _code((0xb7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0))
 
 
 def _permission(error):
-    return error.errno == errno.EPERM
+    """Is it for lack of permission that the probe says nothing? Lockdown and program types that are
+    forbidden although the capabilities are there count as "no"."""
+    return error.errno == errno.EPERM and bool(missing_capabilities("trace"))
 
 
 @functools.lru_cache(maxsize=None)
@@ -40,28 +42,27 @@ def has_map(type):
         if type in ("array_of_maps", "hash_of_maps"):
             with Map.create("array", 4, 4, 1) as inner:
                 Map.create(type, key, value, entries, inner_map=inner).close()
+        elif type == "struct_ops":
+            # type 1 of vmlinux is no struct: the kernel says so with its own ENOTSUPP
+            Map.create(type, key, value, entries, btf_vmlinux_value_type_id=1).close()
         else:
             Map.create(type, key, value, entries, flags=flags).close()
     except KernelError as error:
         if _permission(error):
             raise
-        # Storage and struct_ops maps want BTF: that they say so (and not EINVAL for an unknown
-        # type) cannot be told apart by errno, so these go by version.
-        from .maps import SINCE
-        if type in _NEED_BTF:
-            return kernel.release()[:2] >= SINCE.get(type, (0, 0))
-        return False
+        return type == "struct_ops" and error.errno == 524
     return True
 
 
-_MAP_SHAPES = {
+_MAP_SHAPES = {  # key size, value size, max_entries, flags
     "stack_trace": (4, 8, 1, 0), "lpm_trie": (8, 4, 1, 1), "queue": (0, 4, 1, 0),
     "stack": (0, 4, 1, 0), "bloom_filter": (0, 4, 1, 0), "ringbuf": (0, 0, 0, 0),
     "user_ringbuf": (0, 0, 0, 0), "cgroup_storage": (8, 4, 0, 0),
     "percpu_cgroup_storage": (8, 4, 0, 0), "arena": (0, 0, 1, 1 << 10), "rhash": (4, 4, 1, 1),
-    "reuseport_sockarray": (4, 8, 1, 0),
+    "reuseport_sockarray": (4, 8, 1, 0), "insn_array": (4, 16, 1, 0),
+    "sk_storage": (4, 4, 0, 0), "inode_storage": (4, 4, 0, 0), "task_storage": (4, 4, 0, 0),
+    "cgrp_storage": (4, 4, 0, 0),
 }
-_NEED_BTF = {"sk_storage", "inode_storage", "task_storage", "cgrp_storage", "struct_ops"}
 
 
 def _refusal(type, code, **options):
@@ -75,35 +76,75 @@ def _refusal(type, code, **options):
     return ""
 
 
+def _load_options(type):
+    """What a program of the type must say besides to be loaded at all."""
+    options = {
+        "cgroup_sock_addr": {"expected_attach_type": "cgroup_inet4_connect"},
+        "cgroup_sockopt": {"expected_attach_type": "cgroup_getsockopt"},
+        "sk_lookup": {"expected_attach_type": "sk_lookup"},
+        "netfilter": {"expected_attach_type": "netfilter"},
+        "syscall": {"flags": F_SLEEPABLE},
+        # not fentry, which a kernel may be locked down against or lack the ftrace for
+        "tracing": {"expected_attach_type": "trace_iter"},
+        "lsm": {"expected_attach_type": "lsm_mac"},
+    }.get(type, {})
+    function = {"tracing": "bpf_iter_task", "lsm": "bpf_lsm_file_open"}.get(type)
+    if function:
+        from . import ksyms
+        found = ksyms.find(function, "func")
+        options["attach_btf_id"] = found[0] if found else 0
+    return options
+
+
 @functools.lru_cache(maxsize=None)
 def has_helper(name, type):
-    """May programs of this type call this helper ("bpf_ringbuf_reserve", "kprobe")?"""
+    """May programs of this type call this helper ("bpf_ringbuf_reserve", "kprobe")?
+
+    "tracing" is asked as an iterator: fentry programs lack bpf_seq_*, and have bpf_get_func_* besides.
+    ValueError for struct_ops and ext, whose helpers are those of what they implement or replace.
+    """
     from rawbpf.asm.helpers import helper_number
-    options = _LOAD_OPTIONS.get(type, {})
+    if type in ("struct_ops", "ext"):
+        raise ValueError("the helpers of a %s program depend on what it is for" % type)
     log = _refusal(type, _code((0x85, 0, 0, 0, helper_number(name)), (0xb7, 0, 0, 0, 0),
-                               (0x95, 0, 0, 0, 0)), **options)
+                               (0x95, 0, 0, 0, 0)), **_load_options(type))
     if log is None:
         return False
     return not any(text in log for text in (
         "invalid func ", "unknown func ", "program of this type cannot use helper"))
 
 
-# What a program of the type must say besides to be loaded at all.
-_LOAD_OPTIONS = {
-    "cgroup_sock_addr": {"expected_attach_type": "cgroup_inet4_connect"},
-    "cgroup_sockopt": {"expected_attach_type": "cgroup_getsockopt"},
-    "sk_lookup": {"expected_attach_type": "sk_lookup"},
-    "netfilter": {"expected_attach_type": "netfilter"},
-}
+@functools.lru_cache(maxsize=None)
+def has_kfunc(name, type):
+    """May programs of this type call this kernel function (5.13+; needs the kernel's BTF)?"""
+    from rawbpf.asm import Instruction, KsymRef
+    code = [Instruction(0x85, 0, 2, 0, 0, KsymRef(name)), Instruction(0xb7), Instruction(0x95)]
+    try:
+        log = _refusal(type, code, **_load_options(type))
+    except ValueError:          # no such function
+        return False
+    if log is None:
+        return False
+    return not any(text in log for text in ("is not allowed", "not supported", "invalid kernel function"))
 
 
 @functools.lru_cache(maxsize=None)
 def has_program(type, expected_attach_type=None):
-    """Can a program of this type be loaded?"""
+    """Can a program of this type (with this attach type) be loaded?
+
+    For those that attach to a function or struct of the kernel: does the kernel know the type.
+    """
     number(PROG_TYPES, type, "program type")
-    options = dict(_LOAD_OPTIONS.get(type, {}))
+    answer = {"tracing": "attach_btf_id 1 is not a function", "lsm": "attach_btf_id 1 is not a function",
+              "struct_ops": "attach_btf_id 1 is not supported", "ext": "Cannot replace kernel functions"}
+    options = _load_options(type)
     if expected_attach_type:
         options["expected_attach_type"] = expected_attach_type
+    if type in answer:
+        # A type id that cannot do: the verifier's words tell that it got as far as to look at it.
+        options["attach_btf_id"] = 1
+        log = _refusal(type, _RETURN_0, **options)
+        return bool(log) and (answer[type] in log or "attach_btf_id" in log)
     return _refusal(type, _RETURN_0, **options) == ""
 
 
@@ -173,6 +214,20 @@ def has_instruction(name):
     """Is a family of instructions there? Names: jmp_lt (ISA v2), jmp32 (v3), atomic_fetch (counted to
     v3 by compilers, but 5.12+), sign_extend (v4), may_goto, load_acquire."""
     return _refusal("socket_filter", _INSTRUCTIONS[name]) == ""
+
+
+@functools.lru_cache(maxsize=None)
+def has_large_programs():
+    """May a program have more than 4096 instructions (5.2+, with CAP_BPF)?"""
+    return _refusal("socket_filter", _code((0xb7, 0, 0, 0, 0)) * 4097 + _code((0x95, 0, 0, 0, 0))) == ""
+
+
+@functools.lru_cache(maxsize=None)
+def has_loops():
+    """Are loops that the verifier can follow to their end allowed (5.3+)?"""
+    # r0 = 3; do r0 -= 1 while r0 != 0
+    return _refusal("socket_filter", _code((0xb7, 0, 0, 0, 3), (0x17, 0, 0, 0, 1), (0x55, 0, 0, -2, 0),
+                                           (0x95, 0, 0, 0, 0))) == ""
 
 
 def cpu_level():

@@ -8,7 +8,8 @@ import errno
 import struct
 
 from . import syscalls
-from .errors import KernelError, refused, since
+from .errors import KernelError, refused
+from .introduced import since
 from .kobject import BpfObject, KernelObject, fd_of
 from .syscalls import address
 from .uapi import (ATTACH_TYPES, F_KPROBE_MULTI_RETURN, F_REPLACE, F_UPROBE_MULTI_PATH_FD,

@@ -10,7 +10,8 @@ import struct
 from types import SimpleNamespace
 
 from . import syscalls
-from .errors import refused, since
+from .errors import refused
+from .introduced import since
 from .kobject import KernelObject, fd_of
 from .link import Link
 from .syscalls import address

@@ -10,17 +10,14 @@ import errno
 import struct
 from types import SimpleNamespace
 
-from . import kernel, syscalls
-from .errors import KernelError, explain, refused, since
+from . import introduced, kernel, syscalls
+from .errors import KernelError, explain, refused
+from .introduced import since
 from .kobject import BpfObject, fd_of
 from .program import object_name
 from .syscalls import ATTR, address, bpf_raw
 from .uapi import ANY, F_NO_PREALLOC, F_NUMA_NODE, MAP_TYPES, name_of, number
 
-# First version of map types that a supported kernel (5.4+) may lack.
-SINCE = {"struct_ops": (5, 6), "ringbuf": (5, 8), "inode_storage": (5, 10), "task_storage": (5, 11),
-         "bloom_filter": (5, 16), "user_ringbuf": (6, 1), "cgrp_storage": (6, 2), "arena": (6, 9),
-         "insn_array": (6, 19), "rhash": (7, 1), "devmap_hash": (5, 4)}
 _NET = {"devmap", "devmap_hash", "sockmap", "sockhash", "cpumap", "xskmap", "reuseport_sockarray"}
 
 # Values that belong to a kernel object, kept with it; the key is a descriptor of the object.
@@ -364,7 +361,7 @@ def _create(fields):
 
 
 def _creation_refused(call, error, type, key_size, value_size, max_entries):
-    text = since(SINCE.get(type, (0, 0)), "the map type %s" % type)
+    text = introduced.needs("map", type)
     if error.errno == errno.ENOMEM:
         text = "no memory for %d elements of %d + %d bytes" % (max_entries, key_size, value_size)
     elif error.errno == errno.E2BIG and not text:

@@ -9,7 +9,8 @@ import functools
 import struct
 
 from . import kernel, syscalls
-from .errors import KernelError, explain, refused, since
+from .errors import KernelError, explain, refused
+from .introduced import since
 from .kobject import KernelObject
 from .syscalls import PERF_EVENT_ATTR, address
 
@@ -111,10 +112,12 @@ def hardware(name, period=None, freq=None):
                 **_rate(period, freq))
 
 
-def breakpoint(address, length, type=BREAKPOINT_W):
-    """A hardware breakpoint (debug register): type is a sum of BREAKPOINT_*, length 1, 2, 4 or 8."""
+def breakpoint(address, length, type=BREAKPOINT_W, inherit=False):
+    """A hardware breakpoint (debug register): type is a sum of BREAKPOINT_*, length 1, 2, 4 or 8.
+    With inherit, threads and children that the traced one starts later have it too."""
     return Attr("breakpoint event at %#x" % address, type=TYPE_BREAKPOINT, bp_type=type,
-                bp_addr=address, bp_len=length, sample_period=1)
+                bp_addr=address, bp_len=length, sample_period=1,
+                flags=syscalls.ATTR_INHERIT if inherit else 0)
 
 
 def bpf_output(wakeup_events=1, wakeup_watermark=0):

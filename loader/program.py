@@ -9,20 +9,19 @@ import re
 import struct
 from types import SimpleNamespace
 
-from . import kernel, syscalls, verifier
-from .errors import KernelError, VerifierError, explain, refused, since
+from . import introduced, kernel, syscalls, verifier
+from .errors import KernelError, VerifierError, explain, refused
+from .introduced import since
 from .kobject import BpfObject, KernelObject, fd_of
 from .syscalls import address
 from .uapi import (ATTACH_TYPES, PROG_TYPES, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, name_of, number)
 
-# First version of program types that a supported kernel (5.4+) may lack.
-SINCE = {"struct_ops": (5, 6), "ext": (5, 6), "lsm": (5, 7), "sk_lookup": (5, 9),
-         "syscall": (5, 14), "netfilter": (6, 4), "tracing": (5, 5)}
 _NET = {"sched_cls", "sched_act", "xdp", "cgroup_skb", "cgroup_sock", "lwt_in", "lwt_out", "lwt_xmit",
         "sock_ops", "sk_skb", "sk_msg", "cgroup_sock_addr", "lwt_seg6local", "sk_reuseport",
         "flow_dissector", "sk_lookup", "netfilter"}
 _TRACE = {"kprobe", "tracepoint", "perf_event", "raw_tracepoint", "raw_tracepoint_writable",
           "tracing", "lsm", "struct_ops", "ext"}
+_UNKNOWN_HELPER = re.compile(r"(?:invalid|unknown) func \S*#(\d+)")
 _LOG_FIRST, _LOG_MAX = 1 << 18, 1 << 24   # before 5.2 the kernel takes at most 16 MiB - 1
 
 TestRun = collections.namedtuple("TestRun", "retval duration data ctx")
@@ -287,12 +286,16 @@ def _refusal(call, error, log, type, code, instructions):
         index = slot
         if slot is not None and not isinstance(instructions, (bytes, bytearray)):
             index = verifier.slot_to_index(instructions, slot)
+        unknown = _UNKNOWN_HELPER.search(message)
+        newer = unknown and introduced.needs("helper", int(unknown.group(1)), "that helper")
+        if newer:
+            message += " (%s)" % newer
         return VerifierError(call, error.errno, log, message, slot, index)
     if error.errno == errno.E2BIG:
         text = "it has %d instructions, more than the kernel takes (4096, or 1 million since 5.2 " \
                "with CAP_BPF)" % (len(code) // 8)
     else:
-        text = since(SINCE.get(type, (0, 0)), "the program type %s" % type)
+        text = introduced.needs("program", type)
     return refused(call, error, _permissions(type), True, text or message)
 
 

@@ -1,0 +1,117 @@
+"""What the kernel has, against the versions that introduced it."""
+
+import os
+
+import pytest
+
+from rawbpf.asm.helpers import NUMBER
+from rawbpf.loader import KernelError, Program, features, introduced, kernel
+from rawbpf.loader.uapi import COMMANDS, LINK_TYPES, MAP_TYPES, PROG_TYPES
+from tests.loader.code import RETURN_0, call
+
+
+def test_tables_name_what_exists():
+    for kind, names in (("map", MAP_TYPES), ("program", PROG_TYPES), ("command", COMMANDS),
+                        ("link", dict(LINK_TYPES, kprobe_session=0, uprobe_session=0))):
+        assert set(introduced.table(kind)) <= set(names)
+        # the kernel appends to its lists, so versions rise with the numbers (with the exceptions of
+        # types that were numbered in another tree before)
+        versions = [introduced.version(kind, name) for name in names
+                    if kind in ("map", "program") and introduced.version(kind, name)]
+        late = [pair for pair, following in zip(versions, versions[1:]) if pair > following]
+        assert len(late) <= 2, late
+
+
+@pytest.mark.parametrize("name, version", [
+    ("bpf_map_lookup_elem", (3, 19)), ("bpf_probe_read", (4, 1)), ("bpf_get_current_comm", (4, 2)),
+    ("bpf_get_stackid", (4, 6)), ("bpf_probe_read_str", (4, 11)), ("bpf_get_stack", (4, 18)),
+    ("bpf_probe_read_user_str", (5, 5)), ("bpf_ringbuf_output", (5, 8)), ("bpf_copy_from_user", (5, 10)),
+    ("bpf_for_each_map_elem", (5, 13)), ("bpf_get_attach_cookie", (5, 15)), ("bpf_loop", (5, 17)),
+    ("bpf_strncmp", (5, 17)), ("bpf_ktime_get_tai_ns", (6, 1)), ("bpf_cgrp_storage_delete", (6, 2))])
+def test_helper_versions(name, version):
+    assert introduced.version("helper", name) == version
+    assert introduced.version("helper", NUMBER[name]) == version
+
+
+def test_sentence(monkeypatch):
+    monkeypatch.setattr(kernel, "release", lambda: (5, 4, 0))
+    assert introduced.needs("map", "ringbuf") == \
+        "the map type ringbuf needs Linux 5.8 or later, this is 5.4"
+    assert introduced.needs("map", "hash") == ""
+    assert introduced.needs("map", "no such") == ""
+
+
+@pytest.mark.kernel
+def test_helpers_by_version():
+    """A socket filter may call every helper of its kind that its kernel is new enough for, and none
+    that is newer."""
+    running = kernel.release()[:2]
+    for name in ("bpf_ktime_get_ns", "bpf_ktime_get_boot_ns", "bpf_ringbuf_output", "bpf_per_cpu_ptr",
+                 "bpf_for_each_map_elem", "bpf_timer_init", "bpf_loop", "bpf_strncmp", "bpf_kptr_xchg",
+                 "bpf_dynptr_data", "bpf_ktime_get_tai_ns", "bpf_user_ringbuf_drain"):
+        # bpf_get_current_pid_tgid and others came to socket filters later than they came to be
+        assert features.has_helper(name, "socket_filter") == (
+            running >= introduced.version("helper", name)), name
+    assert features.has_helper("bpf_get_stackid", "kprobe")
+    assert not features.has_helper("bpf_get_stackid", "socket_filter")
+    assert not features.has_helper("bpf_override_return", "socket_filter")
+
+
+@pytest.mark.kernel
+def test_newest_helper_that_is_missing_is_named():
+    last = max(NUMBER.values())
+    if kernel.release()[:2] >= introduced.version("helper", last):
+        return
+    with pytest.raises(KernelError, match=r"that helper needs Linux 6\.2 or later"):
+        Program.load("socket_filter", call(last) + RETURN_0)
+
+
+@pytest.mark.kernel
+def test_map_and_program_types_by_version():
+    """All that the versions promise are there but for what Debian's cloud kernels are built without."""
+    running = kernel.release()[:2]
+    for name, first in introduced.table("map").items():
+        if running < first:
+            assert not features.has_map(name), name
+        elif name not in ("insn_array", "rhash"):      # too new to be sure of
+            assert features.has_map(name), name
+    optional = {"lirc_mode2", "lsm", "netfilter", "struct_ops", "ext", "tracing"}
+    for name, first in introduced.table("program").items():
+        if running < first:
+            assert not features.has_program(name), name
+        elif name not in optional:
+            assert features.has_program(name), name
+    # a copy of a map or program left behind would have a descriptor
+    assert not [target for target in map(os.readlink, _descriptors()) if "bpf" in target]
+
+
+def _descriptors():
+    names = ["/proc/self/fd/" + name for name in os.listdir("/proc/self/fd")]
+    return [name for name in names if os.path.islink(name)]
+
+
+@pytest.mark.kernel
+def test_instructions_by_version():
+    running = kernel.release()[:2]
+    for name, first in (("jmp_lt", (4, 14)), ("jmp32", (5, 1)), ("atomic_fetch", (5, 12)),
+                        ("may_goto", (6, 9)), ("load_acquire", (6, 15))):
+        assert features.has_instruction(name) == (running >= first), name
+    assert features.has_large_programs() and features.has_loops()
+    assert features.cpu_level() == ("v4" if features.has_instruction("sign_extend") else "v3")
+
+
+@pytest.mark.kernel(since="6.3")
+def test_kfuncs():
+    assert features.has_kfunc("bpf_rcu_read_lock", "syscall")
+    assert not features.has_kfunc("bpf_no_such_kfunc", "syscall")
+    assert not features.has_kfunc("bpf_xdp_metadata_rx_timestamp", "socket_filter")
+
+
+@pytest.mark.kernel
+def test_unknown_names():
+    with pytest.raises(ValueError, match="did you mean ringbuf"):
+        features.has_map("ringbuff")
+    with pytest.raises(ValueError, match="did you mean tracepoint"):
+        features.has_program("tracepoints")
+    with pytest.raises(ValueError, match="no probe for links"):
+        features.has_link("nonsense")
