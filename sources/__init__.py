@@ -35,7 +35,20 @@ ALL = ("begin", "cache", "end", "fentry", "fexit", "hardware", "interval", "iter
        "kretprobe", "pmu", "profile", "rawtracepoint", "self", "software", "tracepoint", "uprobe",
        "uretprobe", "usdt", "watchpoint")
 
+_PROBES = frozenset((
+    "Probe", "Kprobe", "Kretprobe", "Uprobe", "Uretprobe", "Usdt", "Tracepoint", "RawTracepoint",
+    "Fentry", "Fexit", "Iter", "Profile", "Interval", "Software", "Hardware", "Watchpoint"))
+
 _found = {}
+
+
+def __getattr__(name):
+    """The classes of probes.py, imported when used."""
+    if name in _PROBES:
+        from . import probes
+
+        return getattr(probes, name)
+    raise AttributeError("module %r has no attribute %r" % (__name__, name))
 
 
 def find(kind):

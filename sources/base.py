@@ -131,6 +131,7 @@ class Point:
     signal = 0  #: with when == "signal": the signal's number
     last_first = False  #: of several programs on one event, the kernel runs the last attached first
     func = None  #: name of the probed function, where there is one
+    warning = ""  #: what a person should know about this point before relying on it
 
     @property
     def name(self):

@@ -109,7 +109,8 @@ class Kprobe(Source):
         module, _, function = pattern.rpartition(":")
         for name, where in candidates(module, function or "*"):
             text = "%s:%s" % (quote(where or "vmlinux"), quote(name)) if module else quote(name)
-            yield Listed("%s:%s" % (self.shown, text))
+            point = KprobePoint(self, where, name, 0)
+            yield Listed("%s:%s" % (self.shown, text), point.declarations)
 
 
 class Kretprobe(Kprobe):
@@ -204,6 +205,15 @@ class KprobePoint(RegistersPoint):
         return self.source.retprobe
 
     @property
+    def inside(self):
+        return not self.source.retprobe and not self.at_entry
+
+    def prototype(self):
+        from . import kernel_btf
+
+        return kernel_btf.prototype(self.function, self.module) if self.function else None
+
+    @property
     def expected_attach_type(self):
         return "trace_kprobe_multi" if self.multi else None
 
@@ -222,13 +232,6 @@ class KprobePoint(RegistersPoint):
     def cookies(self):
         return self.multi or perf_cookies()
 
-    def argument(self, f, ctx, n):
-        if not self.function and not self.at_return:  # at an address: the caller knows what it is
-            from . import abi
-
-            return self.register(f, ctx, abi.host().arguments[n])
-        return super().argument(f, ctx, n)
-
     def func_address(self, f, ctx):
         from rawbpf.loader import features
 
@@ -236,8 +239,20 @@ class KprobePoint(RegistersPoint):
             return f.call("bpf_get_func_ip", ctx)
         return None if self.at_return else self.pc(f, ctx)
 
+    def declarations(self):
+        from . import kernel_btf
+
+        function = self.prototype()
+        if function is None:
+            return []
+        if self.at_return:
+            text = kernel_btf.declaration(function.returns, "retval")
+            return ["void" if text == "void retval" else text]
+        return [kernel_btf.declaration(p.type, "arg%d" % n) for n, p in enumerate(function.parameters)]
+
     def group_key(self, args=True):
-        return ("kprobe", self.multi, self.at_entry, self.at_return, bool(self.offset))
+        key = ("kprobe", self.multi, self.at_entry, self.at_return, bool(self.offset))
+        return key + (self.args_key(),) if args else key
 
     def attach(self, program, points, cookies=None):
         if self.multi:

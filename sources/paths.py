@@ -11,12 +11,16 @@ from .base import SourceError, Target, has_wildcard, nearest
 
 
 class Binary:
-    """An ELF file that probes are put on. Its image is opened when first asked for."""
+    """An ELF file that probes are put on. Its image is opened when first asked for. `base` is where
+    it begins in the file at `path`: not 0 for a library in a zip archive."""
+
+    base = 0
 
     def __init__(self, shown, path):
         self.shown = shown
         self.path = path
         self._image = self._symbols = None
+        self._dwarf = False
 
     @property
     def image(self):
@@ -37,6 +41,19 @@ class Binary:
             self._symbols = Symbols(self.image)
         return self._symbols
 
+    @property
+    def dwarf(self):
+        """The file's elf.dwarf.Dwarf, None where neither it nor a debug file beside it has any."""
+        if self._dwarf is False:
+            from rawbpf.elf.dwarf import Dwarf
+            from rawbpf.elf.image import ElfError
+
+            try:
+                self._dwarf = Dwarf.open(self.image)
+            except ElfError:
+                self._dwarf = None
+        return self._dwarf
+
     def file_offset(self, vaddr):
         """Where the code at virtual address `vaddr` is in the file; SourceError lists the ranges
         that hold code when it is in none."""
@@ -44,13 +61,63 @@ class Binary:
         if not any(first <= vaddr < end for first, end in ranges):
             raise SourceError("0x%x is no address of code in %s: code is at %s (virtual addresses)" % (
                 vaddr, self.shown, ", ".join("0x%x-0x%x" % r for r in ranges) or "no address"))
-        return self.image.file_offset(vaddr)
+        return self.base + self.image.file_offset(vaddr)
+
+
+class Archived(Binary):
+    """A library that lies uncompressed and on a page boundary in a zip archive, from which the
+    dynamic linker of some systems maps it: "app.apk!/lib/libx.so"."""
+
+    def __init__(self, shown, archive, member):
+        super().__init__(shown, archive)
+        self.member = member
+        self.base, self.length = self._find()
+
+    def _find(self):
+        import struct
+        import zipfile
+
+        try:
+            with zipfile.ZipFile(self.path) as archive, open(self.path, "rb") as file:
+                entry = archive.getinfo(self.member)
+                file.seek(entry.header_offset + 26)  # local file header: lengths of name and extra
+                name, extra = struct.unpack("<HH", file.read(4))
+        except KeyError:
+            raise SourceError("%s has no member %s" % (self.path, self.member), missing=True) from None
+        except (OSError, zipfile.BadZipFile, struct.error) as error:
+            raise SourceError("%s: %s" % (self.path, error)) from None
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise SourceError("%s is compressed in its archive, so no process can run it from there"
+                              % self.shown)
+        base = entry.header_offset + 30 + name + extra
+        if base % 4096:
+            raise SourceError("%s does not begin on a page boundary of its archive, so no process can "
+                              "run it from there" % self.shown)
+        return base, entry.file_size
+
+    @property
+    def image(self):
+        if self._image is None:
+            import mmap
+
+            from rawbpf.elf.image import ElfError, Image
+
+            try:
+                with open(self.path, "rb") as file:
+                    data = mmap.mmap(file.fileno(), self.length, access=mmap.ACCESS_READ, offset=self.base)
+                self._image = Image(data, self.shown)
+            except (ElfError, OSError, ValueError) as error:
+                raise SourceError(str(error)) from None
+        return self._image
 
 
 def resolve(name, target=Target()):
     """The Binaries that `name` means: a list of one, or of all that match where it has wildcards.
     SourceError when there is none."""
     root = root_of(target)
+    archive, inside, member = name.partition("!/")
+    if inside and not has_wildcard(name):
+        return [Archived(name, under(root, archive), member)]
     if has_wildcard(name):
         found = _glob(name, target, root)
         if not found:

@@ -6,18 +6,25 @@ from .base import Point, SourceError, nearest
 
 class RegistersPoint(Point):
     """The context starts with pt_regs. `at_entry` says whether it is the state at a function's
-    first instruction, where the calling convention tells what the arguments are."""
+    first instruction, where the calling convention tells what the arguments are; `inside` that it is
+    another instruction, where the argument registers can still be read, whatever they hold."""
 
     at_entry = False
     at_return = False
+    inside = False
 
     @property
     def argument_count(self):
-        return len(abi.host().arguments) + 16 if self.at_entry else 0
+        count = len(abi.host().arguments)
+        return count + 16 if self.at_entry else count if self.inside else 0
 
     @property
     def has_retval(self):
         return self.at_return
+
+    def prototype(self):
+        """The function's elf.types.Function where debug information describes it, else None."""
+        return None
 
     def register(self, f, ctx, name):
         registers = abi.host().registers
@@ -27,7 +34,7 @@ class RegistersPoint(Point):
         return f.load(ctx, registers[name], 8)
 
     def argument(self, f, ctx, n):
-        if not self.at_entry:
+        if n >= self.argument_count:
             return super().argument(f, ctx, n)
         arguments = abi.host().arguments
         if n < len(arguments):
@@ -37,14 +44,57 @@ class RegistersPoint(Point):
     def stack_argument(self, f, ctx, n):
         if not self.at_entry:
             return super().stack_argument(f, ctx, n)
+        return self._stack(f, ctx, n, 8, False)
+
+    def _stack(self, f, ctx, n, size, signed):
         host = abi.host()
         sp = self.register(f, ctx, host.sp)
-        return memory.read(f, sp, 8, False, self.user_space, host.stack_offset + 8 * n)
+        return memory.read(f, sp, size, signed, self.user_space, host.stack_offset + 8 * n)
 
     def retval(self, f, ctx):
         if not self.at_return:
             return super().retval(f, ctx)
         return self.register(f, ctx, abi.host().result)
 
+    def retval_type(self):
+        """Integers and pointers only: what one register holds."""
+        from rawbpf.elf import types
+
+        function = self.prototype() if self.at_return else None
+        if function is None:
+            return None
+        bare = types.strip(function.returns)
+        return function.returns if isinstance(bare, (types.Int, types.Enum, types.Pointer)) else None
+
     def pc(self, f, ctx):
         return self.register(f, ctx, abi.host().pc)
+
+    # -- args by debug information
+
+    def arguments(self):
+        from rawbpf.elf import types
+
+        function = self.prototype() if self.at_entry else None
+        if function is None:
+            return None
+        fields = [types.Field(p.name or "arg%d" % n, p.type, 8 * n)
+                  for n, p in enumerate(function.parameters)]
+        return types.Struct("struct", "args_of_%s" % self.func, 8 * len(fields), fields)
+
+    def field(self, f, ctx, field):
+        from . import convention
+
+        place = convention.places(self.prototype())[field.offset // 8]
+        if place.reason:
+            raise SourceError("%s of %s cannot be read: %s" % (field.name, self.name, place.reason))
+        if place.register:
+            value = self.register(f, ctx, place.register)
+            return value if place.size == 8 else f.extend(value, place.size, place.signed)
+        return self._stack(f, ctx, place.stack, place.size, place.signed)
+
+    def args_key(self):
+        """What must be equal for one program to read the `args` of several points."""
+        function = self.prototype() if self.at_entry else None
+        if function is None:
+            return None
+        return tuple((p.name, str(p.type)) for p in function.parameters)

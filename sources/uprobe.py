@@ -86,9 +86,25 @@ class Uprobe(Source):
         if spec.offset and symbol.size and spec.offset >= symbol.size:
             raise SourceError("offset %d is outside of %s, which is %d bytes long"
                               % (spec.offset, symbol.name, symbol.size))
+        refuse_go(self, binary, target)
         text = spec.text if not spec.offset else "%s+%d" % (spec.function, spec.offset)
-        return [UprobePoint(self, binary, text, symbol.value + spec.offset, spec.offset, target.pid,
-                            symbol)]
+        return [self._point(binary, text, symbol, spec.offset, target)]
+
+    def _point(self, binary, text, symbol, offset, target):
+        """A point at a symbol; of an indirect function, at the code it stands for."""
+        point = UprobePoint(self, binary, text, symbol.value + offset, offset, target.pid, symbol)
+        if symbol.type == "IFUNC":
+            from . import ifunc
+
+            vaddr = ifunc.chosen(binary, symbol, target.pid)
+            if vaddr is not None:
+                point.vaddr = vaddr + offset
+            else:
+                point.warning = (
+                    "%s is an indirect function (IFUNC) of %s: its symbol is the resolver, which runs "
+                    "once in each process, not the code that is called later; give a process that "
+                    "runs (-p) to probe that" % (symbol.name, binary.shown))
+        return point
 
     def _matching(self, binary, pattern, target):
         """Points of all functions whose names match, sorted by name; each place once."""
@@ -97,12 +113,11 @@ class Uprobe(Source):
             known = chosen.get(symbol.value)
             if known is None or (symbol.name < known.name):
                 chosen[symbol.value] = symbol
-        points = []
-        for symbol in sorted(chosen.values(), key=lambda s: s.name):
-            offset = binary.image.file_offset(symbol.value)
-            if offset is not None:
-                points.append(UprobePoint(self, binary, symbol.name, symbol.value, 0, target.pid,
-                                          symbol))
+        points = [self._point(binary, symbol.name, symbol, 0, target)
+                  for symbol in sorted(chosen.values(), key=lambda s: s.name)
+                  if binary.image.file_offset(symbol.value) is not None]
+        if points:
+            refuse_go(self, binary, target)
         return points
 
     def _missing(self, binaries, spec):
@@ -131,10 +146,12 @@ class Uprobe(Source):
         lines = []
         for each in binaries:
             shown = quote(each.shown if has_wildcard(binary) or not colon else binary)
-            names = sorted({s.name for s in functions(each, function or "*", quiet=True)})
-            lines += ["%s:%s:%s" % (self.shown, shown, quote(name)) for name in names]
-        for line in sorted(lines):
-            yield Listed(line)
+            found = {s.name: s for s in functions(each, function or "*", quiet=True)}
+            lines += [("%s:%s:%s" % (self.shown, shown, quote(name)), each, symbol)
+                      for name, symbol in found.items()]
+        for line, each, symbol in sorted(lines, key=lambda line: line[0]):
+            yield Listed(line, UprobePoint(self, each, symbol.name, symbol.value, 0, None,
+                                           symbol).declarations)
 
 
 class Uretprobe(Uprobe):
@@ -165,6 +182,15 @@ def functions(binary, pattern, quiet=False):
         if quiet:
             return []
         raise _source_error(error) from None
+
+
+def refuse_go(source, binary, target):
+    """Go moves stacks and finds its way by return addresses; a uretprobe replaces one."""
+    if source.retprobe and not target.unsafe and (
+            binary.image.section(".go.buildinfo") or binary.image.section(".note.go.buildid")):
+        raise SourceError("%s is a Go program: a uretprobe changes a return address on a stack that Go "
+                          "walks and moves, which crashes the program; --unsafe does it all the same"
+                          % binary.shown)
 
 
 def _source_error(error):
@@ -216,6 +242,14 @@ class UprobePoint(RegistersPoint):
         return self.source.retprobe
 
     @property
+    def inside(self):
+        return bool(self.offset)
+
+    def prototype(self):
+        dwarf = self.binary.dwarf
+        return dwarf.function(self.vaddr - self.offset) if dwarf is not None else None
+
+    @property
     def expected_attach_type(self):
         return "trace_uprobe_multi" if self.multi else None
 
@@ -244,9 +278,19 @@ class UprobePoint(RegistersPoint):
             return f.call("bpf_get_func_ip", ctx)
         return None
 
+    def declarations(self):
+        from . import kernel_btf
+
+        function = None if self.at_return else self.prototype()
+        if function is None:
+            return []
+        return [kernel_btf.declaration(p.type, p.name) for p in function.parameters]
+
     def group_key(self, args=True):
         key = ("uprobe", self.multi, self.at_entry, self.at_return)
-        return key + ((self.binary.path, self.pid) if self.multi else ())
+        if self.multi:
+            key += (self.binary.path, self.pid)
+        return key + (self.args_key(),) if args else key
 
     def attach(self, program, points, cookies=None):
         if self.multi:

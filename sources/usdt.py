@@ -134,7 +134,7 @@ class UsdtPoint(UprobePoint):
     def __init__(self, source, binary, note, pid, multi=False):
         super().__init__(source, binary, note.name, note.location, 0, pid, None, multi)
         self.note = note
-        self.ref_ctr_offset = note.semaphore_offset or 0
+        self.ref_ctr_offset = binary.base + note.semaphore_offset if note.semaphore_offset else 0
 
     at_entry = False
     at_return = False
@@ -153,7 +153,7 @@ class UsdtPoint(UprobePoint):
 
     @property
     def file_offset(self):
-        return self.note.location_offset
+        return self.binary.base + self.note.location_offset
 
     def argument_type(self, n):
         from rawbpf.elf import types

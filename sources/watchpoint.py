@@ -93,14 +93,11 @@ class WatchPoint(TimerPoint):
         return "watchpoint:%s:%d:%s" % (self.spec.text, self.spec.length, self.spec.mode)
 
     def attr(self):
-        from rawbpf.loader import perf, syscalls
+        from rawbpf.loader import perf
 
         mode = sum(_MODES[letter] for letter in self.spec.mode)
         length = self.spec.length if mode != 4 else 8  # x86 wants sizeof(long) of an instruction
-        attr = perf.breakpoint(self.address, length, mode)
-        if self.pid is not None:  # threads and children that start later too
-            attr.fields["flags"] = attr.fields.get("flags", 0) | syscalls.ATTR_INHERIT
-        return attr
+        return perf.breakpoint(self.address, length, mode, inherit=self.pid is not None)
 
     def places(self):
         """(pid, cpu) of each event: every thread of the process, else every CPU."""

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import time
 
 import pytest
 
@@ -248,3 +249,193 @@ def test_listing_keeps_the_path_as_written(calls):
     assert listed == ["uprobe:./calls:give", "uprobe:./calls:give_more"]
 
 
+
+
+IFUNC = r"""
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) static int fast(int n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+static int (*pick(void))(int) { return fast; }
+int calc(int) __attribute__((ifunc("pick")));
+int main(int argc, char **argv) {
+    char c; int s = calc(0);
+    if (read(0, &c, 1) != 1) return 1;
+    for (int i = 0; i < 100; i++) s += calc(i);
+    printf("%d\n", s);
+    return 0;
+}
+"""
+
+
+def until_it_waits(pid):
+    """Until the process sleeps in a system call that it made itself: it has been loaded."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with open("/proc/%d/syscall" % pid) as file:
+            if file.read().split()[0] == "0":  # read
+                return
+        time.sleep(0.01)
+    raise AssertionError("process %d does not come to its read()" % pid)
+
+
+@pytest.mark.parametrize("flags", [("-pie", "-fPIE"), ("-no-pie",), ("-pie", "-fPIE", "-Wl,-z,now")])
+def test_indirect_function(flags):
+    """The chosen code is probed in a process; without one the indirection is named."""
+    program = compile_c(IFUNC, "-O1", *flags, name="indirect")
+    child = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        until_it_waits(child.pid)
+        with tracing("uprobe:%s:calc" % program, argument(0), 1, target=Target(pid=child.pid)) as seen:
+            child.communicate(b"x")
+        assert [row[0] & 0xffffffff for row in seen.rows] == list(range(100))
+        assert not seen.points[0].warning
+    finally:
+        child.kill()
+        child.wait()
+    (point,) = sources.expand("uprobe:%s:calc" % program)
+    assert "indirect function" in point.warning and "calc" in point.warning
+
+
+def test_indirect_function_of_libc_without_a_process():
+    """libc's choice for this machine is known: this process uses the same libc."""
+    program = compile_c(r"""
+#include <string.h>
+#include <unistd.h>
+int main(int c, char **v) { volatile size_t n = 0; for (int i = 0; i < 50; i++) n += strlen(v[0]); return n == 0; }
+""", "-O0", "-fno-builtin", name="measures")
+    with tracing("uprobe:libc:strlen", lambda f, c, p: [f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32)], 1) as seen:
+        child = subprocess.Popen([program])
+        child.wait()
+    assert not seen.points[0].warning
+    assert [row[0] for row in seen.rows].count(child.pid) >= 50
+
+
+TYPED = r"""
+struct pair { long a, b; };
+__attribute__((noinline)) int typed(char c, unsigned short h, int i, struct pair p, double d, long l, int seventh) {
+    __asm__ volatile("" : "+r"(i)); return -(int)(c + h + i + p.a + l + seventh + d); }
+int main(void) { struct pair p = {1000, 2}; return typed(-3, 65535, -70000, p, 1.5, 1L << 40, -7) == 0; }
+"""
+
+
+def test_arguments_by_debug_information():
+    program = compile_c(TYPED, "-O1", name="typed")
+    (point,) = sources.expand("uprobe:%s:typed" % program)
+    assert [f.name for f in point.arguments().fields] == ["c", "h", "i", "p", "d", "l", "seventh"]
+    from tests.sources.harness import field
+
+    with tracing("uprobe:%s:typed" % program, field("c", "h", "i", "l", "seventh"), 5) as seen:
+        run_any(program)
+    assert seen.rows == [(-3, 65535, -70000, 1 << 40, -7)]
+    with pytest.raises(SourceError, match="d of .* floating-point"):
+        with tracing("uprobe:%s:typed" % program, field("d"), 1):
+            pass
+    (listed,) = sources.list_events("uprobe:%s:typed" % program)
+    assert listed.arguments[:3] == ["char c", "short unsigned int h", "int i"]
+
+
+def run_any(program):
+    subprocess.run([program], check=False)
+
+
+def test_return_type_by_debug_information(calls):
+    (point,) = sources.expand("uretprobe:%s:give" % calls)
+    known = point.retval_type()
+    assert (known.size, known.signed) == (4, True)
+    stripped = compile_c(CALLS, "-O1", "-s", "-rdynamic", name="bare")
+    (point,) = sources.expand("uretprobe:%s:give" % stripped)
+    assert point.retval_type() is None
+
+
+def test_library_in_a_zip_archive(tmp_path):
+    """Uncompressed and on a page boundary, as an archive that is mapped has it."""
+    import zipfile
+
+    library = compile_c("int zipped(int x) { return x + 1; }", "-shared", "-fPIC", "-O1", name="libzipped.so")
+    data = open(library, "rb").read()
+    archive = str(tmp_path / "app.zip")
+    entry = zipfile.ZipInfo("lib/libzipped.so")
+    entry.extra = b"\xff\xff" + (4096 - 30 - len(entry.filename) - 4).to_bytes(2, "little")
+    entry.extra += b"\0" * (4096 - 30 - len(entry.filename) - 4)
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr(entry, data)
+        packed.writestr("lib/small.so", data, compress_type=zipfile.ZIP_DEFLATED)
+    program = compile_c(r"""
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    int fd = open(v[1], O_RDONLY);
+    char *m = mmap(0, 65536, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 4096);
+    int (*f)(int) = (int (*)(int))(m + strtol(v[2], 0, 0));
+    return f(41) != 42;
+}""", name="maps-it")
+    (point,) = sources.expand("uprobe:%s!/lib/libzipped.so:zipped" % archive)
+    with tracing("uprobe:%s!/lib/libzipped.so:zipped" % archive, argument(0), 1) as seen:
+        run(program, archive, str(point.file_offset - 4096))
+    assert [row[0] & 0xffffffff for row in seen.rows] == [41]
+    with pytest.raises(SourceError, match="compressed"):
+        sources.expand("uprobe:%s!/lib/small.so:zipped" % archive)
+    with pytest.raises(SourceError, match="no member"):
+        sources.expand("uprobe:%s!/lib/none.so:zipped" % archive)
+
+
+def test_mount_namespace(tmp_path):
+    """The inside path with -p, and the path through /proc/PID/root; what is shown is the inside path."""
+    program = compile_c(LOOP, "-pthread", "-O1", name="loop")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    inside = "%s/loop" % empty
+    child = subprocess.Popen(["unshare", "-m", "sh", "-c", 'mount --bind "$0" "$1" && exec "$1/loop"',
+                              os.path.dirname(program), str(empty)], stdin=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 10
+        while os.path.basename(os.readlink("/proc/%d/exe" % child.pid)) != "loop" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not os.path.exists(inside)
+        target = Target(pid=child.pid)
+        assert [e.text for e in sources.list_events("uprobe:%s:st?p" % inside, target)] == [
+            "uprobe:%s:step" % inside, "uprobe:%s:stop" % inside]
+        with tracing("uprobe:%s:step" % inside, target=target) as seen:
+            with tracing("uprobe:/proc/%d/root%s:stop" % (child.pid, inside)) as other:
+                child.communicate(b"x")
+        assert (seen.hits, other.hits) == (2, 1)
+        assert seen.points[0].name == "uprobe:%s:step" % inside
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_deleted_file(tmp_path):
+    """The program of a process whose file is gone."""
+    import shutil
+
+    gone = str(tmp_path / "gone")
+    shutil.copy(compile_c(LOOP, "-pthread", "-O1", name="loop"), gone)
+    child = subprocess.Popen([gone], stdin=subprocess.PIPE)
+    try:
+        os.unlink(gone)
+        with tracing("uprobe:step", target=Target(pid=child.pid)) as seen:
+            child.communicate(b"x")
+        assert seen.hits == 2
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_python_objects(calls):
+    from rawbpf.loader.maps import Map
+    from rawbpf.sources import Uprobe
+    from tests.sources.harness import program_for
+
+    probe = Uprobe(calls, "give*")
+    assert len(probe.points) == 2 and probe.program_type == "kprobe"
+    program, counters = program_for(probe.points[0], lambda f, c, p: [], 0)
+    assert isinstance(counters, Map)
+    with program, probe.attach(program) as link:
+        run(calls)
+        assert not link.refused
+    assert int.from_bytes(counters.lookup(b"\0" * 4)[:8], "little") == 8
+    with pytest.raises(SourceError):
+        Uprobe(calls)

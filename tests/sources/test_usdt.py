@@ -17,6 +17,7 @@ from tests.cc import compile_c
 from tests.sources.harness import argument, tracing
 
 pytestmark = pytest.mark.kernel
+PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 SDT = r"""
 #include <stdio.h>
@@ -233,7 +234,7 @@ def test_semaphore_of_a_process_that_starts_later():
 def test_semaphore_after_the_tracer_was_killed():
     script = ("import sys, time\nsys.path.insert(0, %r)\nfrom tests.sources.harness import *\n"
               "with tracing('usdt:%s:demo:gate') as seen:\n    print('on', flush=True)\n    time.sleep(60)\n"
-              % (os.getcwd(), gated()))
+              % (PROJECT, gated()))
     with Gated() as target:
         target.step()
         tracer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)

@@ -1,0 +1,128 @@
+"""Events as Python objects, for programs that bring their own BPF code.
+
+    from rawbpf.sources import Uprobe
+
+    probe = Uprobe("/bin/bash", "readline")
+    with probe.load(code, maps={"counts": counts}) as program, probe.attach(program) as link:
+        ...
+
+Every class takes what stands after the kind in a probe's text, in as many strings; wildcards too.
+"""
+
+from . import find
+from .base import Target
+
+
+class Probe:
+    """One probe: `points` are the events it stands for (found when first asked for). `pid`, `unsafe`,
+    `root`: see base.Target. Errors are SourceError; wrong text is refused here already."""
+
+    kind = ""
+
+    def __init__(self, *parts, pid=None, unsafe=False, root=""):
+        self.source = find(self.kind)
+        self.target = Target(pid, unsafe, root)
+        self.spec = self.source.parse([str(part) for part in parts], self.target)
+        self._points = None
+
+    @property
+    def points(self):
+        if self._points is None:
+            self._points = self.source.expand(self.spec, self.target)
+        return self._points
+
+    @property
+    def program_type(self):
+        return self.points[0].program_type
+
+    @property
+    def expected_attach_type(self):
+        return self.points[0].expected_attach_type
+
+    def load(self, instructions, **options):
+        """Program.load with the type this probe needs. One program serves all points unless they
+        differ in kind (`groups_with`): then SourceError."""
+        from rawbpf.loader.program import Program
+
+        return Program.load(self.program_type, instructions,
+                            expected_attach_type=self.expected_attach_type,
+                            **{**self.points[0].load_options, **options})
+
+    def attach(self, program, cookies=None):
+        """Attach to all points; an Attachment, to be closed or used in `with`."""
+        return self.points[0].attach(program, self.points, cookies)
+
+    def __repr__(self):
+        return "%s(%s)" % (type(self).__name__, ", ".join(map(repr, filter(None, self.spec))))
+
+
+class Kprobe(Probe):
+    """Kprobe("vfs_read"), Kprobe("ext4", "ext4_*"), Kprobe(0xffffffff81000000, unsafe=True)"""
+
+    kind = "kprobe"
+
+class Kretprobe(Kprobe):
+    kind = "kretprobe"
+
+
+class Uprobe(Probe):
+    """Uprobe("/bin/bash", "readline"), Uprobe("libc", "malloc", pid=1234), Uprobe("./a.out", 0x1149)"""
+
+    kind = "uprobe"
+
+
+class Uretprobe(Uprobe):
+    kind = "uretprobe"
+
+
+class Usdt(Probe):
+    """Usdt("./server", "provider", "name")"""
+
+    kind = "usdt"
+
+
+class Tracepoint(Probe):
+    """Tracepoint("sched", "sched_switch")"""
+
+    kind = "tracepoint"
+
+
+class RawTracepoint(Probe):
+    kind = "rawtracepoint"
+
+
+class Fentry(Probe):
+    kind = "fentry"
+
+
+class Fexit(Probe):
+    kind = "fexit"
+
+
+class Iter(Probe):
+    """Iter("task"): `attach(program).read()` runs it."""
+
+    kind = "iter"
+
+
+class Profile(Probe):
+    """Profile("hz", "99")"""
+
+    kind = "profile"
+
+
+class Interval(Probe):
+    kind = "interval"
+
+
+class Software(Probe):
+    kind = "software"
+
+
+class Hardware(Probe):
+    kind = "hardware"
+
+
+class Watchpoint(Probe):
+    kind = "watchpoint"
+
