@@ -41,7 +41,7 @@ SCRIPTS = {
 
 PROGRAMS = {
     "fun": r"""uprobe:./fun:bar { @[probe] = count(); @a = hist(arg0); printf("%s %d\n", probe, arg0); }
-               uretprobe:./fun:fun { @sum = sum(retval); @r[retval] = count(); }""",
+               uretprobe:./fun:fun { @sum = sum(retval); @r[retval] = sum(retval); }""",
     "twice": r"""uprobe:./fun:foo { printf("first %d\n", arg0); } uprobe:./fun:foo { printf("second %d\n", arg0); }
                  uretprobe:./fun:foo { printf("third\n"); } uretprobe:./fun:foo { printf("fourth\n"); }""",
 }
@@ -52,7 +52,8 @@ def same(rawbpf, form, script, *options, cwd=None):
     theirs = bpftrace("-f", form, *options, "-e", script, cwd=cwd)
     assert ours.stdout == theirs.stdout
     assert ours.returncode == theirs.returncode
-    assert ours.stderr.splitlines()[-1:] == theirs.stderr.splitlines()[-1:]
+    if form == "text":
+        assert ours.stderr.splitlines()[-1:] == theirs.stderr.splitlines()[-1:]
     return ours
 
 
@@ -84,8 +85,10 @@ def test_stacks_are_bpftraces(rawbpf, tmp_path, compile_c, form):
                         "-O1", "-fno-omit-frame-pointer", name="still")
     (tmp_path / "still").symlink_to(program)
     target = subprocess.Popen(["./still"], cwd=tmp_path)
-    script = (r'uprobe:./still:work { @[ustack(2)] = 1; @s[usym(reg("ip"))] = 1; printf("%s|", ustack(2)); print(ustack(1));'
-              r' print((1, ustack(1))); print(ustack(raw, 1)); exit(); }')
+    # with -p bpftrace looks a relative path up under the root of the process
+    script = "uprobe:" + str(tmp_path / "still") + (
+        r':work { @[ustack(2)] = 1; @s[usym(reg("ip"))] = 1; printf("%s|", ustack(2)); print(ustack(1));'
+        r' print((1, ustack(1))); print(ustack(raw, 1)); exit(); }')
     try:
         ours = rawbpf("trace", "-f", form, "-p", target.pid, "-e", script, cwd=tmp_path).stdout
         theirs = bpftrace("-f", form, "-p", str(target.pid), "-e", script, cwd=tmp_path).stdout
@@ -97,7 +100,7 @@ def test_stacks_are_bpftraces(rawbpf, tmp_path, compile_c, form):
 
 
 @pytest.mark.parametrize("script", [
-    "BEGIN { exit(", "tracepoint:nope:nope { }", "uprobe:./fun:nope { }", "BEGIN { foo(); }", "BEGIN { @x = @y; }",
+    "BEGIN { foo( }", "tracepoint:nope:nope { }", "uprobe:./fun:nope { }", "BEGIN { foo(); }", "BEGIN { $x = $y; }",
 ])
 def test_wrong_scripts_have_the_same_place_and_status(rawbpf, here, script):
     ours = rawbpf("trace", "-e", script, cwd=here)
