@@ -24,6 +24,8 @@ OPTIONS = (
     Option("buffering", "B", "", "MODE", "write the output by line, full (buffers) or none"),
     Option("debug", "d", "debug", "STAGE", "show a stage of the compiler (more than one: commas)"),
     Option("dry_run", "", "dry-run", "", "load and attach everything, and end"),
+    Option("include_paths", "I", "", "FOLDER", "look there for the files of #include lines", True),
+    Option("includes", "", "include", "FILE", "include FILE before the script", True),
     Option("unsafe", "", "unsafe", "", "allow what changes the traced system: system(), signal(), ..."),
     Option("no_warnings", "", "no-warnings", "", "no warnings"),
     Option("help", "h", "help", "", "this text"),
@@ -178,7 +180,8 @@ def _trace(parsed, name, text, positional, named, process):
     try:
         pid = process.pid if process is not None else None
         compiled = compile_script(text, name, positional, named, pid=pid, unsafe=bool(parsed.get("unsafe")),
-                                  cpid=pid if parsed.get("command") is not None else None)
+                                  cpid=pid if parsed.get("command") is not None else None,
+                                  include_paths=parsed.get("include_paths", ()), includes=parsed.get("includes", ()))
     except ScriptError as error:
         sys.stdout.flush()
         sys.stderr.write(error.format(color=sys.stderr.isatty()))
