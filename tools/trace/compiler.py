@@ -176,6 +176,8 @@ class Compiler:
         for var in list(self.maps.values()):
             if var.value is None or (var.scalar is False and var.key is None):
                 if var.declared is None and var.value is None:
+                    if self.diagnostics.errors:
+                        continue            # whatever sets it is wrong already
                     self.diagnostics.error(var.span, "Undefined map: %s" % var.name)
                 else:
                     self.maps.pop(var.name)

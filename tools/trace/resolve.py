@@ -86,7 +86,7 @@ class Resolver:
         try:
             return work()
         except Unresolved:
-            if self.final:
+            if self.final and not self.script.diagnostics.errors:      # else a consequence of those
                 self.script.diagnostics.error(node.span, "Unable to resolve the type of this expression")
         except ScriptError as error:
             if self.final:
@@ -163,6 +163,17 @@ class Resolver:
         return var
 
     def _Assign(self, node):
+        try:
+            self._assign(node)
+        except (ScriptError, Unresolved):
+            target = node.target
+            if isinstance(target, ast.VarDecl):
+                target = target.variable
+            if isinstance(target, ast.Variable) and self._find(target.name) is None:
+                self._declare(target, self._owner)      # it is known from here on, though not its type
+            raise
+
+    def _assign(self, node):
         target, value = node.target, node.value
         if isinstance(target, (ast.Map, ast.MapAccess)):
             self._assign_map(node, target, value)

@@ -10,7 +10,7 @@ from ..place import Place
 from ..types import Integer
 from . import Argument, Builtin, arguments_of, register
 
-MAP = "stacks"
+MAP, SEEN = "stacks", "seen_processes"
 USER_STACK = 1 << 8
 MODES = ("bpftrace", "perf", "raw", "build_id")
 MOST = 127
@@ -55,9 +55,10 @@ class _Stack(Builtin):
         f = b.f
         number = self._id(b, call.type)
         f.store(dest.base, dest.off, number, 8)
-        both = f.call("bpf_get_current_pid_tgid")
-        f.store(dest.base, dest.off + 8, f.alu(">>", both, 32), 4)
+        pid = f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32)
+        f.store(dest.base, dest.off + 8, pid, 4)
         f.store(dest.base, dest.off + 12, 0, 4)
+        remember(b, call, pid)
 
     def _id(self, b, kind):
         """The id of the stack at hand; 0 and a counted loss when there is none."""
@@ -120,6 +121,25 @@ register(_Stack("kstack", False))
 register(_Stack("ustack", True))
 
 
+def remember(b, call, pid):
+    """Tell the reader of a process whose user addresses are stored for the first time: it looks at the process's
+    memory map while the process lives."""
+    f = b.f
+    b.script.add_kernel_map(KernelMap(SEEN, "lru_hash", 4, 4, 4096))
+    key = f.slot(4, 4)
+    f.store(key, 0, pid, 4)
+    known = f.call("bpf_map_lookup_elem", f.map(SEEN), f.address(key))
+    new, done = f.block("new_process"), f.block()
+    f.branch("==", known, 0, new, done)
+    f.position(new)
+    f.call("bpf_map_update_elem", f.map(SEEN), f.address(key), f.address(key), 0)
+    event = b.event(call, "process", [types.UINT32], lambda session, values: session.host.remember(values[0]))
+    b.send(event, lambda record: f.store(record.base, record.off + event.fields[0][0], f.load(key, 0, 4), 4),
+           urgent=True)
+    f.jump(done)
+    f.position(done)
+
+
 def depth(b, node):
     """The number of frames of a stack value."""
     f = b.f
@@ -170,8 +190,10 @@ class _Usym(Builtin):
     def store(self, b, call, dest):
         f = b.f
         f.store(dest.base, dest.off, b.value(call.arguments[0]), 8)
-        f.store(dest.base, dest.off + 8, f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32), 4)
+        pid = f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32)
+        f.store(dest.base, dest.off + 8, pid, 4)
         f.store(dest.base, dest.off + 12, 0, 4)
+        remember(b, call, pid)
 
 
 __all__ = ["Integer"]
