@@ -86,7 +86,7 @@ def test_errors_are_bpftraces(tmp_path):
     ("(unsigned int)$x; (unsigned long long)1; (const char *)$p;",
      "(unsigned int)$x; (unsigned long long)1; (char*)$p;"),
     ("(cpu) * 2; (comm); (uid) - 1; (retval) & 1;", "cpu * 2; comm; uid - 1; retval & 1;"),
-    ("greet!(); if (1) { } ++$x;", "greet(); if 1 { } ++$x;"),
+    ("greet!(); if (1) { } ++$x;", "greet(); if (1) { } ++$x;"),
     ("$a == 1 ? f(1) : g(2); $x++ + 1;", "($a == 1) ? f(1) : g(2); ($x++) + 1;"),
     (";;1;;", "1;"),
     ("print(0b101);", "print(0b101);"),

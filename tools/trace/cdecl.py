@@ -17,7 +17,7 @@ from .diagnostics import ScriptError, Span
 
 TOKEN = re.compile(r"""(?:\s+|//[^\n]*|/\*(?s:.*?)(?:\*/|\Z)|\#[^\n]*)*
     (?: (?P<name>[A-Za-z_][A-Za-z0-9_]*) | (?P<int>[0-9][0-9A-Za-z_]*)
-      | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*') | (?P<op>\.\.\.|<<|>>|(?s:.)) | (?P<end>) )""",
+      | (?P<text>"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?) | (?P<op>\.\.\.|<<|>>|(?s:.)) | (?P<end>) )""",
                    re.X)
 
 WORDS = frozenset("unsigned signed char short int long float double void _Bool bool __int128".split())

@@ -18,9 +18,10 @@ TOKEN = re.compile(LAYOUT + r"""(?:
     | (?P<map>@(?:[A-Za-z_][A-Za-z0-9_]*)?)
     | (?P<int>[0-9][0-9A-Za-z_]*)
     | (?P<string>"[^"\\\n]*(?:\\(?s:.)[^"\\\n]*)*")
+    | (?P<open>"[^"\\\n]*(?:\\(?s:.)?[^"\\\n]*)*)
     | (?P<param>\$[0-9]+)
     | (?P<count>\$\#)
-    | (?P<char>'(?:[^'\\\n]|\\[^\n])+')
+    | (?P<char>'(?:[^'\\\n]|\\[^\n]){1,8}')
     | (?P<junk>(?s:.))
     | (?P<end>)
     )""", re.X).match
@@ -209,11 +210,8 @@ class Lexer:
         return value
 
     def _one_string(self):
-        if self.kind == "junk":                     # no closing quote
-            at, text = self.start + 1, self.text
-            while at < len(text) and text[at] not in '\n"':
-                at += 2 if text[at] == "\\" else 1
-            self.seek(min(at, len(text)))
+        if self.kind == "open":
+            self.next()
             self.error("unterminated string")
             return ""
         text, start = self.value[1:-1], self.start + 1

@@ -11,7 +11,7 @@ from .diagnostics import ExpandedSpan
 from .parser_stmt import effect
 
 TYPE_OPERATORS = (ast.Sizeof, ast.Offsetof, ast.Typeof, ast.Typeinfo)
-MAX_NODES = 200000      # that expansion may make
+MAX_NODES = 100000      # that expansion may make
 
 
 class Frame:
@@ -127,15 +127,13 @@ class Macros:
         if given is not None:
             given = ast.clone(given)
             node.operand = given.operand if isinstance(given, ast.Typeof) else given
-        if isinstance(node, ast.Offsetof):
-            self.path(node, frame)
-        return node
+        return self.path(node, frame) if isinstance(node, ast.Offsetof) else node
 
     def path(self, node, frame):
         """offsetof(x, field): a parameter may stand for the fields."""
         given = frame and len(node.path) == 1 and frame.exprs.get(node.path[0])
         if not given:
-            return
+            return node
         fields = []
         while isinstance(given, ast.FieldAccess):
             fields.append(given.name)
@@ -145,6 +143,7 @@ class Macros:
         elif fields:
             self.diagnostics.error(node.span, "FieldAccess expressions must be made up entirely of "
                                    "idents (e.g. a.b.c) to replace the second argument in `offsetof`")
+        return node
 
     def variable(self, node, frame):
         if frame is not None:
@@ -231,6 +230,7 @@ class Macros:
 CHANGES = {
     ast.Variable: Macros.variable, ast.Map: Macros.map, ast.Identifier: Macros.identifier,
     ast.Call: Macros.call, ast.NamedType: Macros.named_type, ast.ExprStatement: Macros.statement,
+    ast.Offsetof: Macros.path,
 }
 
 

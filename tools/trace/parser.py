@@ -19,7 +19,7 @@ from .parser_stmt import StatementParser
 ORDER = "C definitions must appear before probes and functions"
 
 # A run of an attach point's text; quotes keep everything inside them.
-QUOTED = re.compile(r'"(?:[^"\\]|\\(?s:.))*("|\Z)').match
+QUOTED = re.compile(r'"[^"\\]*(?:\\(?s:.)?[^"\\]*)*("|\Z)').match
 PLAIN = re.compile(r'[^\s{,/"]*').match
 DIRECTIVE = re.compile(r"[^\n\\]*(?:\\(?s:.)[^\n\\]*)*").match
 DEFINED = re.compile(r"#\s*define\s+([A-Za-z_][A-Za-z0-9_]*)(?:\([^)]*\))?\s*([A-Za-z_0-9]*)").match

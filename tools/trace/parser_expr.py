@@ -185,7 +185,7 @@ class ExpressionParser(Lexer):
         if kind == "int":
             value, text, suffix = self.integer()
             return ast.Integer(self.span(start), value, text, suffix)
-        if kind == "string" or self.value == '"':
+        if kind == "string" or kind == "open":
             value = self.string()
             return ast.String(self.span(start), value)
         if self.value == "(":

@@ -20,13 +20,13 @@ from .parser_expr import ExpressionParser
 DEFINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)(\(([^)]*)\))?\s*(.*)", re.S).match
 DIRECTIVE = re.compile(r"\s*#\s*([a-z_]*)\s*(.*)", re.S).match
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z").match
-TOKENS = re.compile(r"""[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9A-Za-z_.]*|"(?:[^"\\]|\\.)*"|"""
-                    r"""'(?:[^'\\]|\\.)*'|\s+|\#\#|(?s:.)""")
-COMMENT = re.compile(r"""("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*(?s:.*?)(?:\*/|\Z)""")
+TOKENS = re.compile(r"""[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9A-Za-z_.]*|"(?:[^"\\]|\\.)*"?|"""
+                    r"""'(?:[^'\\]|\\.)*'?|\s+|\#\#|(?s:.)""")
+COMMENT = re.compile(r"""("(?:[^"\\\n]|\\.)*"?)|//[^\n]*|/\*(?s:.*?)(?:\*/|\Z)""")
 CONTINUED = re.compile(r"\\[ \t]*\r?\n")
 INCLUDE = re.compile(r'\s*(?:"([^"]*)"|<([^>]*)>)').match
 
-MAX_EXPANSION = 1 << 20
+MAX_EXPANSION = 1 << 18
 MAX_INCLUDES = 200
 
 
@@ -406,7 +406,7 @@ class Expander:
         self.macros = macros
         self.diagnostics = diagnostics
         self.active = []
-        self.left = 100000          # nodes that may still be made
+        self.left = 50000           # nodes that may still be made
 
     def change(self, node):
         if type(node) is ast.Identifier:

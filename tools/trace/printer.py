@@ -96,11 +96,10 @@ def assign(node):
 def if_(node):
     parts = []
     while isinstance(node, ast.If):
-        condition = node.condition
-        bare = isinstance(condition, CLOSED) and not isinstance(condition, (ast.Tuple, ast.Record))
-        bare = bare or isinstance(condition, ast.Comptime)
-        parts.append("if %s %s" % (text(condition) if bare else "(%s)" % text(condition),
-                                   body(node.then)))
+        condition = text(node.condition)
+        if not isinstance(node.condition, ast.Comptime):
+            condition = "(%s)" % condition
+        parts.append("if %s %s" % (condition, body(node.then)))
         node = node.otherwise
     if node is not None:
         parts.append(body(node))
