@@ -93,10 +93,10 @@ def rows(name, fields, ours, theirs):
 
 def start(repeat):
     """Start to finish: wall time and peak memory."""
-    python = getattr(sys, "_base_executable", sys.executable)
+    python = process.installed().python
     version = [*OURS.command()[:-1], "--version"]
     bare = statistics.median(process.measure([python, "-c", "pass"]).wall for _ in range(3 * repeat))
-    ours = statistics.median(process.measure(version, OURS.environment()).wall for _ in range(3 * repeat))
+    ours = statistics.median(process.measure(version).wall for _ in range(3 * repeat))
     yield Row("start --version", "ms", ours * 1e3, None, bare * 1.5e3 + 30, absolute=True,
               remark=f"python3 -c pass: {bare * 1e3:.1f} ms")
     for name, arguments, budgets in (
@@ -158,7 +158,7 @@ def uprobes(repeat):
 
 def size(_):
     """Installed size, pyelftools and compiled files included."""
-    yield Row("size installed", "MB", process.installed_size() / 1e6, None, 5, absolute=True)
+    yield Row("size installed", "MB", process.installed().size() / 1e6, None, 5, absolute=True)
 
 
 GROUPS = (size, start, event, output, uprobes)

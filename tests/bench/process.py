@@ -3,11 +3,10 @@
 import compileall
 import functools
 import json
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
+import venv
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,27 +67,36 @@ class Usage(NamedTuple):
     rss: int     # KiB
 
 
+class Installation:
+    """A virtual environment with rawbpf and pyelftools, as README's command makes it.
+
+    The tests run from an editable installation, which costs every start some milliseconds.
+    """
+
+    def __init__(self):
+        import elftools
+        self._folder = tempfile.TemporaryDirectory(prefix="rawbpf-bench-")
+        home = Path(self._folder.name)
+        venv.create(home, with_pip=False, symlinks=True)
+        self.python = str(home / "bin/python")
+        self._site = next(home.glob("lib/python*/site-packages"))
+        ignore = shutil.ignore_patterns("__pycache__")
+        for room in ROOMS:
+            shutil.copytree(PROJECT / room, self._site / "rawbpf" / room, ignore=ignore)
+        shutil.copytree(Path(elftools.__file__).parent, self._site / "elftools", ignore=ignore)
+        compileall.compile_dir(str(self._site), quiet=2)
+        self.command = str(home / "bin/rawbpf")
+        Path(self.command).write_text("import sys\nfrom rawbpf.tools.cli import main\nsys.exit(main())\n")
+
+    def size(self):
+        """Bytes, compiled files included."""
+        return sum(path.stat().st_size for path in self._site.rglob("*") if path.is_file())
+
+
 @functools.lru_cache(maxsize=None)
 def installed():
-    """A folder with rawbpf and pyelftools, compiled, as an installation would have them.
-
-    The editable installation that tests run from costs every start some milliseconds of its own.
-    """
-    import elftools
-    folder = tempfile.TemporaryDirectory(prefix="rawbpf-bench-")
-    site = Path(folder.name)
-    ignore = shutil.ignore_patterns("__pycache__")
-    for room in ROOMS:
-        shutil.copytree(PROJECT / room, site / "rawbpf" / room, ignore=ignore)
-    shutil.copytree(Path(elftools.__file__).parent, site / "elftools", ignore=ignore)
-    compileall.compile_dir(folder.name, quiet=2)
-    (site / "rawbpf-command").write_text("import sys\nfrom rawbpf.tools.cli import main\nsys.exit(main())\n")
-    return folder  # the object: the folder lives as long as it
-
-
-def installed_size():
-    """Bytes of the installation, pyelftools and compiled files included."""
-    return sum(path.stat().st_size for path in Path(installed().name).rglob("*") if path.is_file())
+    """The one `Installation` of this run."""
+    return Installation()
 
 
 class Tool(NamedTuple):
@@ -99,11 +107,7 @@ class Tool(NamedTuple):
     def command(self, *arguments):
         if self.name == "bpftrace":
             return peers.command("bpftrace", *arguments)
-        python = getattr(sys, "_base_executable", sys.executable)
-        return [python, "-s", str(Path(installed().name) / "rawbpf-command"), "trace", *arguments]
-
-    def environment(self):
-        return {**os.environ, "PYTHONPATH": installed().name} if self.name == "rawbpf" else dict(os.environ)
+        return [installed().python, installed().command, "trace", *arguments]
 
     def enter(self):
         """To be called in the child before exec: bpftrace needs a tracefs, rawbpf does not."""
@@ -114,12 +118,12 @@ class Tool(NamedTuple):
 OURS, THEIRS = Tool("rawbpf"), Tool("bpftrace")
 
 
-def measure(command, environment=None, enter=None, timeout=120):
+def measure(command, enter=None, timeout=120):
     """Run `command` to its end: `Usage`.  `ToolError` if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result"
         launcher = compile_c(LAUNCH, "-O2", name="launch")
-        done = subprocess.run([launcher, str(result), *command], env=environment, preexec_fn=enter, timeout=timeout,
+        done = subprocess.run([launcher, str(result), *command], preexec_fn=enter, timeout=timeout,
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         measured = json.loads(result.read_text()) if result.exists() else {"status": -1}
     if measured["status"] != 0:
@@ -129,7 +133,7 @@ def measure(command, environment=None, enter=None, timeout=120):
 
 def measure_tool(tool, *arguments):
     """`measure` of one of the two tools."""
-    return measure(tool.command(*arguments), tool.environment(), tool.enter)
+    return measure(tool.command(*arguments), tool.enter)
 
 
 def last_line(text):

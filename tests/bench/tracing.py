@@ -77,7 +77,7 @@ class Session:
         self.output = tempfile.NamedTemporaryFile("w+", dir="/dev/shm", prefix="rawbpf-bench-")
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            tool.command(*arguments), env=tool.environment(), preexec_fn=tool.enter,
+            tool.command(*arguments), preexec_fn=tool.enter,
             stdin=subprocess.DEVNULL, stdout=self.output, stderr=self._errors)
         try:
             self._wait_attached()
