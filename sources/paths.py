@@ -188,7 +188,8 @@ def load_bias(pid, binary):
     wanted = os.stat(binary.path)
     for line in lines:
         fields = line.split(None, 5)
-        if len(fields) == 6 and int(fields[4]) == wanted.st_ino:
+        # mapped as code: a tracer that reads the file has it mapped otherwise
+        if len(fields) == 6 and b"x" in fields[1] and int(fields[4]) == wanted.st_ino:
             start, offset = int(fields[0].split(b"-")[0], 16), int(fields[2], 16)
             for segment in binary.image.segments:
                 if segment.type == 1 and segment.offset & -4096 == offset:
