@@ -606,6 +606,7 @@ _MEM_FAST = re.compile(r"\*\((u8|u16|u32|u64) \*\)\(r(10|[0-9]) ?([+-]) ?(0x[0-9
 _LDX_FAST = re.compile(r"r(10|[0-9]) = \*\((u8|u16|u32|u64) \*\)\(r(10|[0-9]) ?([+-]) ?(0x[0-9a-f]+|[0-9]+)\)$").match
 _IF_FAST = re.compile(r"if ([rw])(10|[0-9]) (==|!=|s?[<>]=?|&) (?:([rw])(10|[0-9])|%s) goto (?:pc([+-][0-9]+)|([A-Za-z_]\w*))$"
                       % _N).match
+_GOTO_FAST = re.compile(r"goto (?:pc([+-][0-9]+)|([A-Za-z_]\w*))$").match
 
 
 def fast(text, new=tuple.__new__):
@@ -644,6 +645,13 @@ def fast(text, new=tuple.__new__):
                 imm = int(number, 0)
                 if -0x80000000 <= imm <= 0x7FFFFFFF:
                     return new(Instruction, (BPF_ST | BPF_MEM | size, int(dst), 0, off, imm, None))
+    elif first == "g":
+        found = _GOTO_FAST(text)
+        if found:
+            off, label = found.groups()
+            off = int(off or 0)
+            if -0x8000 <= off <= 0x7FFF:
+                return new(Instruction, (JA, 0, 0, off, 0, Label(label) if label else None))
     elif first == "i":
         found = _IF_FAST(text)
         if found:

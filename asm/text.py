@@ -156,6 +156,7 @@ def _read(path):
 _COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])')|;|//|/\*|(?:(?<=\s)|^)\#""")
 _BYTES = re.compile(r"\s*\d+:\s+((?:[0-9a-f]{2} ){7}[0-9a-f]{2}(?: (?:[0-9a-f]{2} ){7}[0-9a-f]{2})?)(?:\s|$)")
 _SLOT = re.compile(r"\s*(?:subprog#\d+:|frame\d+:)?\s*(\d+):\s*(?:[0-9.]{10}\s+)?(?:\(([0-9a-f]{2})\))?\s*")
+_NUMBERED = re.compile(r"(\d+): \(([0-9a-f]{2})\) (.+)$").match
 _HEADING = re.compile(r"(?:[0-9a-f]{8,16} <([^>]+)>|[A-Za-z_][\w \*]*[ *]([A-Za-z_]\w*)\([^()]*\)):$")
 _LABEL = re.compile(r"\s*([A-Za-z_.$][\w.$]*|[0-9]+):(?!\S*\w\()\s*")
 _RELOCATION = re.compile(r"\s*[0-9a-f]{16}:\s+(R_BPF_\w+)\s+(\S+?)(?:\+(0x[0-9a-f]+))?$")
@@ -174,6 +175,7 @@ class _Assembler:
         self.places = {}         # every name -> the Line that defines it
         self.current = None      # Section, Data, or "ignored"
         self.files = []
+        self.known = {}          # statements parsed before that mean the same everywhere
         self.comment = False     # inside /* */
 
     def run(self, sources):
@@ -192,13 +194,19 @@ class _Assembler:
             if not stripped:
                 continue
             self.line = (filename, number, line)
-            if type(self.current) is Section and not self.comment:
-                made = fast(stripped)
-                if made is not None:
-                    current = self.current
+            current = self.current
+            if type(current) is Section and not self.comment:
+                numbered = _NUMBERED(stripped)
+                statement = numbered.group(3) if numbered else stripped
+                made = fast(statement) or self.known.get(statement)
+                if made is not None and self.symbols and made.ref is not None:
+                    made = None  # what looks like a label may be a constant
+                if made is not None and (numbered is None or current.first_slot is not None and int(
+                        numbered.group(1)) == current.first_slot + current.slot and int(
+                        numbered.group(2), 16) == made.code):
                     current.instructions.append(made)
                     current.lines.append(self.line)
-                    current.slot += 1
+                    current.slot += made.slots
                     continue
             self._line(line)
         self.files.pop()
@@ -298,6 +306,8 @@ class _Assembler:
         if opcode == LDDW and re.match(r"\s*r\d+ = (0x)?[0-9a-f]+\s*$", code[start:]):
             code = code.rstrip() + " ll"
         made = Statement(code, self.symbols, start).instruction()
+        if not self.symbols and opcode != LDDW:
+            self.known[code[start:].strip()] = made
         if opcode is not None and made.code != opcode:
             raise Unexpected(start, len(code), "the opcode in parentheses is %02x, but this is %02x" % (
                 opcode, made.code))
@@ -444,6 +454,7 @@ class _Assembler:
         if self.symbols.get(name) != value:
             self._define(name, column)
             self.symbols[name] = value
+            self.known.clear()
 
     def _include(self, s):
         if s.kind() != "string":
