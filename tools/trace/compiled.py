@@ -77,10 +77,10 @@ class CompiledProgram(NamedTuple):
 class Batch(NamedTuple):
     """How a run of equal records becomes text without a decode per field: `layout` is a struct format of
     the record from its event number on (without byte order, "=" is meant; `size` bytes in all), and
-    `template % values` (or `template % convert(values)`) the text."""
+    `template % values` the text. `texts`: index of a value -> function that makes its text of its bytes."""
     layout: str
     template: str
-    convert: Optional[object] = None
+    texts: dict = {}
 
 
 class Event:

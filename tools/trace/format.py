@@ -160,23 +160,17 @@ class Format:
                 strings.append(index)
             end = offset + kind.size
         layout.append("%dx" % (size - end) if size > end else "")
-        return Batch("".join(layout), "".join(template), _string_converter(strings, trailer) if strings else None)
+        return Batch("".join(layout), "".join(template), dict.fromkeys(strings, _text_of(trailer)))
 
 
-def _string_converter(indexes, trailer):
-    """Function from unpacked values to values whose bytes at `indexes` are strings."""
+def _text_of(trailer):
+    """Function from a string's bytes to its text."""
     def text(data):
         at = data.find(b"\0")
         if at >= 0:
             return data[:at].decode("utf-8", "surrogateescape")
         return data.decode("utf-8", "surrogateescape") + trailer
-
-    def convert(values):
-        values = list(values)
-        for index in indexes:
-            values[index] = text(values[index])
-        return tuple(values)
-    return convert
+    return text
 
 
 def gfp_flags(number):

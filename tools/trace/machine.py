@@ -39,6 +39,11 @@ class Machine:
         return self.release >= (5, 17)
 
     @functools.cached_property
+    def max_key(self):
+        """The longest key of a hash map: before 5.18 what fits the BPF stack."""
+        return 512 if self.release < (5, 18) else 1 << 16
+
+    @functools.cached_property
     def no_prealloc(self):
         """Flag for hash maps that take memory as they grow; tracing programs may use those since 6.1."""
         return 1 if self.release >= (6, 1) else 0

@@ -40,29 +40,41 @@ def _open_perf(map, pages):
             size >>= 2
 
 
+class _Texts(dict):
+    """Texts of byte strings, made once for each: few values make up most of a column."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __missing__(self, data):
+        text = self.make(data)
+        if len(self) < 10000:
+            self[data] = text
+        return text
+
+
 class _Batch:
     """An event's way from records to text for one stride and one renderer."""
 
-    __slots__ = ("unpack", "template", "group", "convert")
+    __slots__ = ("unpack", "template", "group", "texts")
 
-    def __init__(self, layout, stride, template, convert):
-        self.unpack = struct.Struct("=%s%dx" % (layout, stride - struct.calcsize("=" + layout))).iter_unpack
-        self.template, self.convert = template, convert
+    def __init__(self, batch, stride, template):
+        layout = "=" + batch.layout
+        self.unpack = struct.Struct("%s%dx" % (layout, stride - struct.calcsize(layout))).iter_unpack
+        self.template = template
         self.group = template * _GROUP
+        self.texts = {index: _Texts(make).__getitem__ for index, make in batch.texts.items()}
 
     def text(self, data, count):
         """The text of the `count` records in `data`."""
-        values = self.unpack(data)
-        if self.convert is not None:
-            convert = self.convert
-            values = [convert(each) for each in values]
+        rows = self.unpack(data)
+        if self.texts:
+            columns = list(zip(*rows))
+            for index, text in self.texts.items():
+                columns[index] = map(text, columns[index])
+            rows = zip(*columns)
         whole, rest = divmod(count, _GROUP)
-        flat = tuple(itertools.chain.from_iterable(values))
-        if not whole:
-            return self.template * count % flat
-        if not rest:
-            return self.group * whole % flat
-        return (self.group * whole + self.template * rest) % flat
+        return (self.group * whole + self.template * rest) % tuple(itertools.chain.from_iterable(rows))
 
 
 class Reader:
@@ -125,5 +137,5 @@ class Reader:
     def _batch(self, event, stride):
         if event.batch is None:
             return None
-        prepared = self._session.renderer.batch(event.batch)
-        return prepared and _Batch(event.batch.layout, stride, *prepared)
+        template = self._session.renderer.batch(event.batch)
+        return None if template is None else _Batch(event.batch, stride, template)

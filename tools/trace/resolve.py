@@ -354,7 +354,7 @@ class Resolver:
                 self.error(node, "Value '%s' cannot be used as a map key." % kind)
             kinds.append(kind)
         kind = kinds[0] if len(kinds) == 1 else Tuple(kinds)
-        merged = promote(var.key, key_type(kind))
+        merged = promote(var.key, key_type(kind, self.script.machine.max_key))
         if merged is None:
             self.error(node, "Argument mismatch for %s: trying to access with arguments: '%s' when map expects "
                        "arguments: '%s'" % (var.name, type_text(kind), type_text(var.key)))
@@ -1084,15 +1084,24 @@ def to_c(kind):
     return c.Void()
 
 
-def key_type(kind):
+def key_type(kind, limit):
     """What a map stores for a key of this type: integers at least 4 bytes (hashing is fastest so), strings in
-    whole words."""
+    whole words. Where the whole may have no more than `limit` bytes, long strings are cut."""
+    stored = _key_type(kind, 1 << 20)
+    cut = limit
+    while stored.size > limit and cut > 8:
+        cut -= 8
+        stored = _key_type(kind, cut)
+    return stored
+
+
+def _key_type(kind, longest):
     if isinstance(kind, Integer):
         return kind if kind.size >= 4 else Integer(4, kind.signed, kind.enum, kind.flexible)
     if isinstance(kind, String):
-        return String(-(-kind.size // 8) * 8)
+        return String(min(-(-kind.size // 8) * 8, longest))
     if isinstance(kind, Tuple):
-        return Tuple([key_type(e) for e in kind.elements])
+        return Tuple([_key_type(e, longest) for e in kind.elements])
     return kind
 
 

@@ -283,9 +283,9 @@ class TextRenderer:
         (self.err if result.to_err else self.out).write(result.text().encode("utf-8", "surrogateescape"))
 
     def batch(self, batch):
-        """How many printf records become text at once: (template, convert) for a compiled.Batch, None when
-        they have to be Results one by one."""
-        return batch.template, batch.convert
+        """How many printf records become text at once: the template for a compiled.Batch, None when they
+        have to be Results one by one."""
+        return batch.template
 
     def emit_batch(self, text, count):
         """Write what `batch` has made of `count` records."""
@@ -307,9 +307,7 @@ class JsonRenderer:
 
     def batch(self, batch):
         # Text values would need their escapes before the template pads or cuts them.
-        if batch.convert is not None or "s" in batch.layout:
-            return None
-        return _record("printf", json_string(batch.template)), None
+        return None if batch.texts else _record("printf", json_string(batch.template))
 
     def emit_batch(self, text, count):
         self.out.write(text.encode())

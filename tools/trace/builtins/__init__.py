@@ -13,7 +13,8 @@ from typing import NamedTuple, Optional
 from ..types import ValueType
 
 _ENTRIES = {}
-_MODULES = ("process", "probe", "clock", "memory", "aggregates", "maps", "output", "stacks", "network", "text")
+#: Modules of this package that are not imported yet: each is when a name was not found in those before it.
+_WAITING = ["output", "process", "clock", "aggregates", "probe", "maps", "memory", "stacks", "network", "text"]
 
 
 class Argument(NamedTuple):
@@ -94,22 +95,21 @@ def value(*names, returns):
 
 def lookup(name):
     """The entry called `name`, or None."""
-    if not _ENTRIES:
+    while name not in _ENTRIES and _WAITING:
         _load()
     return _ENTRIES.get(name)
 
 
 def names(bare=False):
     """All names (those that may stand without parentheses)."""
-    if not _ENTRIES:
+    while _WAITING:
         _load()
     return [n for n, entry in _ENTRIES.items() if entry.bare or not bare]
 
 
 def _load():
     from importlib import import_module
-    for module in _MODULES:
-        import_module("." + module, __name__)
+    import_module("." + _WAITING.pop(0), __name__)
 
 
 def arguments_of(call):

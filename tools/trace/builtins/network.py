@@ -1,6 +1,4 @@
 """Addresses of networks: ntop, pton, macaddr; and cgroup names."""
-import socket
-
 from .. import strings, types
 from ..place import Place
 from ..resolve import type_text
@@ -29,6 +27,7 @@ class _Ntop(Builtin):
         return self.returns
 
     def store(self, b, call, dest):
+        import socket
         f = b.f
         source = call.arguments[-1]
         if len(call.arguments) == 2:
@@ -53,6 +52,7 @@ class _Pton(Builtin):
     arguments = (Argument("literal string", "address"),)
 
     def _bytes(self, r, call):
+        import socket
         text = r.constant(call.arguments[0])
         family = socket.AF_INET6 if ":" in text else socket.AF_INET
         try:
