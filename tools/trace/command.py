@@ -5,6 +5,7 @@ ended), the argument of exit(), 1 for a wrong command line or script, 255 when t
 load or to attach.
 """
 
+import gc
 import os
 import sys
 
@@ -163,6 +164,7 @@ def check_privileges():
 
 def trace(parsed):
     """Compile and run a script."""
+    gc.disable()       # a compiler makes many objects and no garbage worth collecting
     name, text, positional, named = script_text(parsed)
     check_privileges()
     process = the_process(parsed)

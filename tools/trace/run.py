@@ -1,5 +1,6 @@
 """A trace on the command line: signals, streams, and what is said when it cannot be."""
 
+import gc
 import os
 import signal
 import stat
@@ -76,6 +77,9 @@ def _run(session, parsed, out):
         out.settle()
     if _is_pipe(out.fd):
         session.watch_output(out.fd)
+    # What the compiler has made lives as long as the trace: the collector need not look at it.
+    gc.freeze()
+    gc.enable()
     while session.running:
         session.poll()
     session.finish()

@@ -12,7 +12,6 @@ Nothing here is pinned: every object lives by a file descriptor of this process,
 detaches and frees everything when the process is gone, however it went.
 """
 
-import gc
 import os
 import select
 import time
@@ -319,9 +318,3 @@ class Session:
 
     def __exit__(self, *exc):
         self.close()
-
-
-def relax_gc():
-    """The compiler's objects live as long as the trace: do not walk over them again and again."""
-    gc.collect()
-    gc.freeze()
