@@ -195,6 +195,21 @@ class _Walk:
                 self.width[op.dst.n] = width
         self.out.append(op)
 
+    def _low(self, operand, bits):
+        """The operand, or what has the same low bits before it was extended or masked."""
+        while type(operand) is Value:
+            made = self.made.get(operand.n)
+            if made is None:
+                return operand
+            if made.kind == "extend" and 8 * made.info[0] >= bits:
+                operand = self._resolve(made.args[0])
+            elif made.kind == "alu" and made.info[0] == "&" and type(made.args[1]) is int and (
+                    made.args[1] + 1 & (1 << bits) - 1 == 0) and made.info[1] >= bits:
+                operand = self._resolve(made.args[0])
+            else:
+                return operand
+        return operand
+
     # operations
 
     def _add(self, op, key=None):
@@ -221,6 +236,8 @@ class _Walk:
     def _alu(self, op):
         operator, width = op.info
         a, b = op.args
+        if width == 32:
+            a, b = self._low(a, 32), self._low(b, 32)
         if type(a) is int and type(b) is int:
             self.same[op.dst.n] = fold.alu(operator, a, b, width)
             return
@@ -313,6 +330,7 @@ class _Walk:
         self._unary(op)
 
     def _swap(self, op):
+        op.args = (self._low(op.args[0], op.info[1]),)
         if self._unary(op) and op.info[1] < 64:
             self.width[op.dst.n] = op.info[1]
 
@@ -321,7 +339,9 @@ class _Walk:
         bits = self._bits(op.args[0])
         if size == 8 or bits < 8 * size or bits == 8 * size and not signed:
             self.same[op.dst.n] = op.args[0]
-        elif self._unary(op) and not signed:
+            return
+        op.args = (self._low(op.args[0], 8 * size),)
+        if self._unary(op) and not signed:
             self.width[op.dst.n] = 8 * size
 
     def _comparison(self, op):
@@ -347,6 +367,8 @@ class _Walk:
         if inverted and operator in INVERTED:
             operator, inverted = INVERTED[operator], False
         operator, a, b = fold.comparison(operator, a, b)
+        if width == 32:
+            a, b = self._low(a, 32), self._low(b, 32)
         if width == 64 and type(b) is int and not fits32(b) and 0 <= b < 1 << 32 and operator[0] != "s" and (
                 self.level >= 3 and self._bits(a) <= 32):
             width = 32
@@ -464,6 +486,10 @@ class _Walk:
         key, at, off = self._place(op, off)
         op.info = (off, size)
         value = op.args[1]
+        if size < 8:
+            low = self._low(value, 8 * size)
+            if low is not value:
+                op.args, value = (op.args[0], low), low
         if self.memory.get(key, {}).get((at, size)) == value and type(key) is not Value:
             return
         self._forget(key, at, size)

@@ -21,6 +21,7 @@ def optimise(function, level, main=True):
     drop_dead_stores(function)
     drop_dead_code(function)
     merge_stores(function)
+    hold_constants(function)
     destruct(function)
     join_blocks(function)
 
@@ -132,6 +133,47 @@ def _join(first, second, little):
     if size == 4 and not -1 << 31 <= value < 1 << 31:
         return None
     return Op("store", None, (("stack", base[1], 0), value), (min(a, b), 2 * size), first.span)
+
+
+def hold_constants(function):
+    """Keeps an address or a large number that is needed often in a Value.
+
+    Making one takes two slots. An address that a call takes costs one to copy from a register, so it pays
+    from the third use on, a large number in arithmetic from the second. Should no register be free, the
+    allocator makes it again at each use, as if this had not been done.
+    """
+    from .lower import fits32
+    from .ssa import dominators
+    blocks = function.blocks
+    idom = dominators(blocks, predecessors(blocks))
+    children = {block: [] for block in blocks}
+    for block in blocks[1:]:
+        children[idom[block]].append(block)
+    groups = []
+    work = [(blocks[0], {})]
+    while work:
+        block, leaders = work.pop()
+        for op in block.ops:
+            kind = op.kind
+            for arg in op.args:
+                if kind == "call":
+                    worth = 3 if type(arg) is tuple and arg[0] != "func" else 0
+                else:
+                    worth = 2 if type(arg) is int and not fits32(arg) and kind in ("alu", "store", "compare", "branch") else 0
+                if worth:
+                    if arg not in leaders:
+                        leaders[arg] = []
+                        groups.append((arg, leaders[arg], block, worth))
+                    leaders[arg].append(op)
+        for child in children[block]:
+            work.append((child, dict(leaders)))
+    for constant, users, block, worth in groups:
+        if len(users) < worth:
+            continue
+        value = function.variable()
+        block.ops.insert(block.ops.index(users[0]), Op("copy", value, (constant,), None, users[0].span))
+        for op in users:
+            op.args = tuple([value if type(arg) is type(constant) and arg == constant else arg for arg in op.args])
 
 
 def join_blocks(function):
