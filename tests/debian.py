@@ -49,16 +49,16 @@ def mirror():
 class Suite:
     """One Debian suite, read through a private apt set-up that believes nothing is installed."""
 
-    def __init__(self, name):
+    def __init__(self, name, architecture="amd64"):
         self.name = name
-        home = CACHE / "apt" / name
+        home = CACHE / "apt" / (name if architecture == "amd64" else "%s-%s" % (name, architecture))
         for sub in ("lists/partial", "cache/archives/partial"):
             (home / sub).mkdir(parents=True, exist_ok=True)
         (home / "status").touch()
         if not KEYRING.exists():
             raise DebianError(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
         (home / "sources.list").write_text(
-            f"deb [arch=amd64 signed-by={KEYRING}] {mirror()} {name} main\n")
+            f"deb [arch={architecture} signed-by={KEYRING}] {mirror()} {name} main\n")
         settings = {
             "Dir::Etc::sourcelist": home / "sources.list",
             "Dir::Etc::sourceparts": "-",
@@ -67,7 +67,8 @@ class Suite:
             "Dir::State::Lists": home / "lists",
             "Dir::Cache": home / "cache",
             "APT::Sandbox::User": "root",
-            "APT::Architecture": "amd64",
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
             "APT::Install-Recommends": "false",
             "Acquire::Check-Valid-Until": "false",  # an archived suite is never signed again
             "Acquire::Languages": "none",

@@ -91,3 +91,21 @@ def test_the_whole_machine():
     counts, differences = compare(files())
     assert differences == []
     assert counts["files"] > 500 and counts["functions"] > 50000
+
+
+@pytest.mark.peer
+def test_aarch64_programs_of_debian():
+    from tests.debian import CACHE, Suite, locked
+    packages = ["bash", "libc6", "libpython3.11", "libstdc++6", "postgresql-15"]
+    root = CACHE / "arm64"
+    with locked("arm64"):
+        if not (root / ".complete").exists():
+            Suite("bookworm", "arm64").unpack(packages, root)
+            (root / ".complete").touch()
+    counts, differences = compare(files([str(root)]))
+    assert differences == []
+    assert counts["functions"] > 10000 and counts["probes"] > 10
+    found = [o for path in files([str(root)]) for n in notes(Image.open(path)) for o in n.arguments]
+    assert [o.text for o in found if o.kind == "unknown"] == []
+    assert {o.kind for o in found} >= {"register", "memory"}
+    print("%d operands" % len(found))
