@@ -388,14 +388,37 @@ BEGIN { $i = 0; while ($i < 12) { @[$i] = $i + 1; $i++; } printf("%d\n", @[11]);
 
 # -- names
 
-def test_stacks_have_names_after_the_process_has_ended(rawbpf, here):
+STACK = r"\n\n@\[\n        tick\+0\n, %s\]: 3\n@s\[tick\]: 3\n"
+
+
+def test_a_stack_has_names_when_its_process_has_ended(rawbpf, here):
+    """It lives for less than a millisecond."""
+    script = 'uprobe:./calls:tick { @[ustack(1), comm] = count(); @s[usym(reg("ip"))] = count(); }'
+    done = rawbpf("trace", "-q", "-c", "./calls 3", "-e", script, cwd=here)
+    assert re.fullmatch(STACK % "calls", done.stdout)
+    trace = rawbpf.start("trace", "-e", script, cwd=here)
+    started(trace)
+    subprocess.run(["./calls", "3"], cwd=here, check=True)
+    trace.send_signal(signal.SIGINT)
+    assert re.fullmatch(STACK % "calls", trace.communicate(timeout=10)[0])
+
+
+def test_a_stack_has_names_when_its_process_was_there_before(rawbpf, here):
+    target = subprocess.Popen(["./loop"], cwd=here)
     trace = rawbpf.start("trace", "-e", "uprobe:./loop:work { @[ustack(1)] = count(); }", cwd=here)
     started(trace)
-    subprocess.run(["./loop", "50"], cwd=here, check=True)
-    time.sleep(0.2)
+    time.sleep(0.3)
+    target.kill()
+    target.wait()
     trace.send_signal(signal.SIGINT)
-    out, _ = trace.communicate(timeout=10)
-    assert re.fullmatch(r"\n\n@\[\n        work\+0\n\]: 50\n", out)
+    assert re.fullmatch(r"\n\n@\[\n        work\+0\n\]: \d+\n", trace.communicate(timeout=10)[0])
+
+
+def test_names_after_the_process_forked_and_became_another_program(rawbpf, here):
+    (here / "script").write_text("#!/bin/sh\n./calls 1; (./calls 2); exec ./calls 4\n")
+    (here / "script").chmod(0o755)
+    done = rawbpf("trace", "-q", "-c", "./script", "-e", "uprobe:./calls:tick { @[ustack(1)] = count(); @n++; }", cwd=here)
+    assert done.stdout == "\n\n@[\n        tick+0\n]: 4\n@n: 4\n"
 
 
 # -- privileges

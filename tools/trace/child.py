@@ -64,6 +64,8 @@ def open_pidfd(pid):
 class Process:
     """A running process (`-p`): `.pid`, and `.pidfd` (see `open_pidfd`)."""
 
+    held = False
+
     def __init__(self, pid):
         self.pid = pid
         try:
@@ -112,6 +114,11 @@ class Child:
         os.close(go_read)
         os.close(result_write)
         self.pidfd = open_pidfd(self.pid)
+
+    @property
+    def held(self):
+        """It has not become the command yet."""
+        return self._go >= 0
 
     def release(self):
         """Let the command run; raises ChildError when the kernel does not execute it."""

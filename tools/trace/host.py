@@ -1,17 +1,14 @@
 """What decoding asks of the machine that runs the trace: names of addresses and users, clocks.
 
-All of it is looked up when a value is printed and remembered. The memory map of a traced process has to
-be remembered before it is needed: a stack that is printed at the end may belong to a process that
-has ended by then. So processes are looked at as soon as they are known: the one of -c or -p at once,
-those in the keys of maps while the trace runs.
+All of it is looked up when a value is printed, and remembered. Only the memory maps of processes have to be
+remembered before they are needed, as a stack that is printed at the end may belong to a process that has
+ended by then: scripts with user stacks have them recorded (processes.py), and programs tell of each process
+that they take a stack of for the first time (`remember`).
 """
 
 import time
 
 from . import types
-
-WATCH_INTERVAL = 0.1     # seconds between two looks for new processes
-WATCH_SHARE = 50         # looking may cost 1/50 of the time
 
 BOOT, MONOTONIC, TAI, WALL = 0, 1, 2, 3
 
@@ -23,11 +20,7 @@ class Host(types.Host):
         self.str_trunc_trailer = ".."
         self._session = None
         self._kernel = None           # KernelSymbols
-        self._cache = None            # SymbolCache
-        self._processes = {}          # pid -> ProcessSymbols, None when it could not be read
-        self._renewed = {}            # pid -> time of the last look at its maps
-        self._watched = []            # MapInfos with user stacks or symbols in their keys
-        self._watch_at = 0.0
+        self._processes = None        # Processes
         self._users = None
         self._cgroups = None
         self._since_boot = None
@@ -37,10 +30,29 @@ class Host(types.Host):
         self._session = session
         compiled = session.compiled
         self.str_trunc_trailer = getattr(compiled.config, "str_trunc_trailer", "..")
-        infos = compiled.maps.values()
-        self._watched = [info for info in infos if _asks_user(info.key_type) or _asks_user(info.value_type)]
-        self._follow = bool(self._watched) or any(
-            _asks_user(kind) for event in _events(compiled) for _, kind in event.fields)
+        kinds = [kind for event in compiled.events for _, kind in event.fields]
+        for info in compiled.maps.values():
+            kinds += [info.key_type, info.value_type]
+        if any(map(_names_a_process, kinds)):
+            self.processes.watch()
+            if session.process is not None and not session.process.held:
+                self.processes.look(session.process.pid)
+
+    @property
+    def processes(self):
+        """The Processes, made when somebody asks."""
+        if self._processes is None:
+            from .processes import Processes
+            self._processes = Processes()
+        return self._processes
+
+    def fileno(self):
+        """A descriptor that becomes readable when `settle` should be called; -1: there is none."""
+        return self._processes.fileno() if self._processes is not None else -1
+
+    def close(self):
+        if self._processes is not None:
+            self._processes.close()
 
     # -- stacks
 
@@ -60,7 +72,7 @@ class Host(types.Host):
         return "%s+%d" % (found.name, found.offset) if found else "0x%x" % address
 
     def _user_frame(self, address, pid, perf):
-        found = self._in_process(address, pid)
+        found = self.processes.resolve(address, pid)
         if found is None:
             return "0x%x ([unknown])" % address if perf else "0x%x" % address
         text = "%s+%d" % (found.name, found.offset)
@@ -71,7 +83,7 @@ class Host(types.Host):
         return found.name if found else "0x%x" % address
 
     def user_symbol(self, address, pid, probe_id):
-        found = self._in_process(address, pid)
+        found = self.processes.resolve(address, pid)
         return found.name if found else "0x%x" % address
 
     def _in_kernel(self, address):
@@ -85,67 +97,14 @@ class Host(types.Host):
 
     # -- processes
 
-    def _in_process(self, address, pid):
-        process = self.remember(pid)
-        found = process.resolve(address) if process is not None else None
-        if found is None and process is not None and process.mapping(address) is None and self._renew(pid):
-            process = self._processes[pid]
-            found = process.resolve(address) if process is not None else None
-        return found
-
     def remember(self, pid):
-        """The ProcessSymbols of a process, None when it has ended before anybody looked at it."""
-        if pid not in self._processes:
-            self._renew(pid)
-        return self._processes.get(pid)
-
-    def _renew(self, pid):
-        """Read a process's maps (again); False when there is nothing new to be had."""
-        now = time.monotonic()
-        if now - self._renewed.get(pid, -1.0) < WATCH_INTERVAL:
-            return False
-        self._renewed[pid] = now
-        from rawbpf.elf.symbolizer import ProcessSymbols, SymbolCache
-        if self._cache is None:
-            self._cache = SymbolCache()
-        try:
-            process = ProcessSymbols.of(pid, self._cache)
-        except OSError:
-            process = None
-        if process is not None and process.mappings:
-            self._processes[pid] = process
-            return True
-        self._processes.setdefault(pid, None)
-        return False
+        """Look at a process while it lives; programs tell of each once."""
+        self.processes.look(pid)
 
     def settle(self):
-        """Called between two batches of records: look at processes while they live."""
-        if not self._follow:
-            return
-        now = time.monotonic()
-        if now < self._watch_at:
-            return
-        process = self._session.process
-        if process is not None and process.pid:
-            self._renew(process.pid)
-        for info in self._watched:
-            for pid in self._pids(info):
-                if pid not in self._processes:
-                    self._renew(pid)
-        spent = time.monotonic() - now
-        self._watch_at = now + max(WATCH_INTERVAL, spent * WATCH_SHARE)
-
-    def _pids(self, info):
-        """The processes whose stacks or symbols a map holds."""
-        pids = set()
-        kernel_map = self._session.maps[info.kernel_map]
-        for offset, kind in _user_parts(info.key_type):
-            for key in kernel_map.keys():
-                pids.add(int.from_bytes(key[offset + 8:offset + 12], "little"))
-        for offset, kind in _user_parts(info.value_type):
-            for _, cells in info.raw(self._session.maps):
-                pids.update(int.from_bytes(cell[offset + 8:offset + 12], "little") for cell in cells)
-        return pids
+        """Called between two batches of records."""
+        if self._processes is not None:
+            self._processes.settle()
 
     # -- users, cgroups
 
@@ -216,27 +175,12 @@ def _stack(addresses, mode, frame):
     return "\n" + "".join([line + "\n" for line in lines])
 
 
-def _user_parts(kind, offset=0):
-    """(offset, type) of every part of a value type that names a process."""
+def _names_a_process(kind):
+    """Does a value of this type hold addresses of a process?"""
     if isinstance(kind, (types.UserStack, types.UserSymbol)):
-        return [(offset, kind)]
-    parts = []
+        return True
     if isinstance(kind, types.Tuple):
-        for at, element in zip(kind.offsets, kind.elements):
-            parts += _user_parts(element, offset + at)
-    elif isinstance(kind, types.Record):
-        for field in kind.fields:
-            parts += _user_parts(field.type, offset + field.offset)
-    elif isinstance(kind, types.Array):
-        for index in range(kind.count):
-            parts += _user_parts(kind.element, offset + index * kind.element.size)
-    return parts
-
-
-def _asks_user(kind):
-    return kind is not None and bool(_user_parts(kind))
-
-
-def _events(compiled):
-    events = compiled.events
-    return events.values() if hasattr(events, "values") else events
+        return any(map(_names_a_process, kind.elements))
+    if isinstance(kind, types.Record):
+        return any(_names_a_process(field.type) for field in kind.fields)
+    return isinstance(kind, types.Array) and _names_a_process(kind.element)

@@ -81,6 +81,8 @@ class Session:
             self._epoll.register(self._reader.fileno(), select.EPOLLIN | select.EPOLLET)
         if self.process is not None and self.process.pidfd >= 0:
             self._epoll.register(self.process.pidfd, select.EPOLLIN)
+        if self.host.fileno() >= 0:
+            self._epoll.register(self.host.fileno(), select.EPOLLIN)
 
     def start(self):
         """`load` unless that was done, run BEGIN, attach every probe."""
@@ -312,6 +314,7 @@ class Session:
             for fd in self._wake:
                 os.close(fd)
             self._wake = None
+        self.host.close()
 
     def __enter__(self):
         return self

@@ -1,0 +1,116 @@
+"""Names of addresses in processes that may have ended when the names are printed.
+
+What is known of a process comes from two sides: from /proc/PID/maps while it lives (complete, but somebody must
+look in time), and from the kernel's records of what processes map from the start of the trace on (nothing is
+missed, but there is none for what was mapped before).
+"""
+
+import time
+
+INTERVAL = 0.1        # seconds between two looks at the maps of one process
+KEPT = 20000          # processes whose records are kept
+
+
+class Processes:
+    """`resolve(address, pid)` -> symbolizer.Resolved or None."""
+
+    def __init__(self):
+        from rawbpf.elf.symbolizer import SymbolCache
+        self._cache = SymbolCache()
+        self._snapshots = {}      # pid -> ProcessSymbols of its /proc/PID/maps, None when there was none to read
+        self._looked = {}         # pid -> time of the last look
+        self._mapped = {}         # pid -> lines of its executable mappings, from the records
+        self._recorded = {}       # pid -> (number of lines, ProcessSymbols of them)
+        self._events = None
+
+    def watch(self):
+        """Record from now on what processes map. Where the kernel does not let us, only living processes have
+        names."""
+        from rawbpf.loader.errors import KernelError
+        from rawbpf.loader.process_events import ProcessEvents
+        try:
+            self._events = ProcessEvents()
+        except KernelError:
+            self._events = None
+
+    def fileno(self):
+        """Readable when there is much to `settle`; -1 when nothing is watched."""
+        return self._events.fileno() if self._events is not None else -1
+
+    def settle(self):
+        """Take in the records that are there."""
+        if self._events is None:
+            return
+        for kind, pid, *rest in self._events.consume():
+            if kind == "mmap":
+                self._mapped.setdefault(pid, []).append(rest[0])
+            elif kind == "exec":
+                self._mapped[pid] = []
+                self._forget(pid)
+            elif kind == "fork":
+                parent = self._mapped.get(rest[0])
+                if parent is not None:
+                    self._mapped[pid] = list(parent)
+                else:
+                    self._mapped.pop(pid, None)
+                self._forget(pid)
+        while len(self._mapped) > KEPT:
+            self._recorded.pop(next(iter(self._mapped)), None)
+            del self._mapped[next(iter(self._mapped))]
+
+    def _forget(self, pid):
+        """The process has other code now, or its number belongs to another one."""
+        for table in (self._snapshots, self._looked, self._recorded):
+            table.pop(pid, None)
+
+    def resolve(self, address, pid):
+        """The name of an address in a process."""
+        snapshot = self.look(pid)
+        found = snapshot.resolve(address) if snapshot is not None else None
+        if found is None and (snapshot is None or snapshot.mapping(address) is None):
+            if self._look_again(pid):
+                found = self._snapshots[pid].resolve(address)
+            if found is None:
+                self.settle()
+                recorded = self._of_records(pid)
+                found = recorded.resolve(address) if recorded is not None else None
+        return found
+
+    def look(self, pid):
+        """Remember a process as it is now, unless that was done. The ProcessSymbols, or None."""
+        if pid not in self._snapshots:
+            self._look_again(pid)
+        return self._snapshots.get(pid)
+
+    def _look_again(self, pid):
+        """Read a process's maps; False when there is nothing new to be had."""
+        from rawbpf.elf.symbolizer import ProcessSymbols
+        now = time.monotonic()
+        if now - self._looked.get(pid, -1.0) < INTERVAL:
+            return False
+        self._looked[pid] = now
+        try:
+            snapshot = ProcessSymbols.of(pid, self._cache)
+        except OSError:
+            snapshot = None
+        if snapshot is not None and snapshot.mappings:
+            self._snapshots[pid] = snapshot
+            return True
+        self._snapshots.setdefault(pid, None)
+        return False
+
+    def _of_records(self, pid):
+        lines = self._mapped.get(pid)
+        if not lines:
+            return None
+        count, symbols = self._recorded.get(pid, (0, None))
+        if count != len(lines):
+            from rawbpf.elf.symbolizer import ProcessSymbols
+            symbols = ProcessSymbols(b"\n".join(lines), pid=pid, cache=self._cache)
+            self._recorded[pid] = len(lines), symbols
+        return symbols
+
+    def close(self):
+        if self._events is not None:
+            self._events.close()
+            self._events = None
