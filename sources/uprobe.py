@@ -14,8 +14,11 @@ from typing import NamedTuple
 from . import paths
 from .attach import attach_perf, perf_cookies, reserve_files
 from .base import (Attachment, Listed, Source, SourceError, has_wildcard, matcher, nearest, number,
-                   quote, try_number)
+                   quote, split, try_number)
 from .registers import RegistersPoint
+
+
+LANGUAGES = ("cpp",)
 
 
 class Spec(NamedTuple):
@@ -24,6 +27,9 @@ class Spec(NamedTuple):
     offset: int
     address: object  #: int or None
     text: str  #: the last part as written
+    language: str = ""  #: "cpp": `function` is a demangled name
+    source: str = ""  #: a source file, with `line`
+    line: int = 0
 
 
 class Uprobe(Source):
@@ -33,11 +39,17 @@ class Uprobe(Source):
     retprobe = False
 
     def parse(self, parts, target):
-        if len(parts) == 1 and target.pid is not None:
-            parts = ["", parts[0]]
-        if len(parts) != 2 or not parts[1] or not (parts[0] or target.pid is not None):
-            raise self.count_error(2)
-        binary, text = parts
+        if target.pid is not None and (len(parts) == 1 or len(parts) == 2 and parts[0] in LANGUAGES):
+            parts = ["", *parts]
+        if len(parts) not in (2, 3) or not parts[-1] or not (parts[0] or target.pid is not None):
+            raise self.count_error(2, 3)
+        if "@" in parts[0] and try_number(parts[1]) is not None and not os.path.exists(parts[0]):
+            return self._source_place(parts)
+        binary, text = parts[0], parts[-1]
+        if len(parts) == 3:
+            if parts[1] not in LANGUAGES:
+                raise SourceError("unsupported language type: %s" % parts[1], nearest(parts[1], LANGUAGES))
+            return Spec(binary, text, 0, None, text, parts[1])
         address = try_number(text)
         if address is not None:
             if has_wildcard(binary):
@@ -51,6 +63,17 @@ class Uprobe(Source):
                 raise SourceError("Cannot use wildcards with an offset")
             return Spec(binary, function, number(offset, "offset"), None, text)
         return Spec(binary, text, 0, None, text)
+
+    def _source_place(self, parts):
+        """uprobe:BINARY@FILE:LINE"""
+        if self.retprobe:
+            raise SourceError("Source code location not allowed")
+        binary, _, file = parts[0].rpartition("@")
+        if not binary or not file or len(parts) != 2:
+            raise SourceError("Invalid uprobe arguments, expected format: uprobe:TARGET@FILE:LINE")
+        if has_wildcard(binary):
+            raise SourceError("Cannot use wildcards with source code location")
+        return Spec(binary, "", 0, None, parts[1], "", file, number(parts[1], "line number"))
 
     def binaries(self, spec, target):
         if not spec.binary:
@@ -72,7 +95,11 @@ class Uprobe(Source):
 
     def _points(self, binary, spec, target, only):
         if spec.address is not None:
-            return [UprobePoint(self, binary, spec.text, spec.address, 0, target.pid)]
+            return [self._place(binary, spec.text, spec.address, target)]
+        if spec.source:
+            return self._of_line(binary, spec, target)
+        if spec.language:
+            return self._matching(binary, spec.function, target, True)
         if has_wildcard(spec.function):
             return self._matching(binary, spec.function, target)
         try:
@@ -87,6 +114,8 @@ class Uprobe(Source):
             raise SourceError("offset %d is outside of %s, which is %d bytes long"
                               % (spec.offset, symbol.name, symbol.size))
         refuse_go(self, binary, target)
+        if spec.offset and not target.unsafe:
+            check_boundary(binary, symbol.value, spec.offset, "%s:%s" % (binary.shown, spec.text))
         text = spec.text if not spec.offset else "%s+%d" % (spec.function, spec.offset)
         return [self._point(binary, text, symbol, spec.offset, target)]
 
@@ -106,10 +135,39 @@ class Uprobe(Source):
                     "runs (-p) to probe that" % (symbol.name, binary.shown))
         return point
 
-    def _matching(self, binary, pattern, target):
+    def _place(self, binary, text, vaddr, target):
+        """A point at a virtual address, which may be the start of a function or in the middle."""
+        found = None
+        try:
+            found = binary.symbols.at(vaddr)
+        except Exception as error:
+            if type(error).__name__ != "ElfError":
+                raise
+        symbol, offset = found or (None, 0)
+        if offset and not target.unsafe:
+            check_boundary(binary, symbol.value, offset, "%s:%s" % (binary.shown, text))
+        return UprobePoint(self, binary, text, vaddr, offset, target.pid, symbol)
+
+    def _of_line(self, binary, spec, target):
+        if binary.dwarf is None:
+            raise SourceError("No DWARF debug info found for '%s', cannot attach by source code location."
+                              % binary.shown)
+        found = binary.dwarf.addresses(spec.source, spec.line)
+        if not found:
+            raise SourceError("%s has no code of line %d of %s" % (binary.shown, spec.line, spec.source),
+                              missing=True)
+        line, places = found
+        points = [self._place(binary, "%s:%d" % (spec.source, line), place, target) for place in places]
+        if line != spec.line:
+            points[0].warning = "line %d of %s has no code: line %d is probed" % (spec.line, spec.source, line)
+        for point in points:
+            point.separator = "@"
+        return points
+
+    def _matching(self, binary, pattern, target, demangled=False):
         """Points of all functions whose names match, sorted by name; each place once."""
         chosen = {}
-        for symbol in functions(binary, pattern):
+        for symbol in functions(binary, pattern, demangled=demangled):
             known = chosen.get(symbol.value)
             if known is None or (symbol.name < known.name):
                 chosen[symbol.value] = symbol
@@ -132,26 +190,34 @@ class Uprobe(Source):
         return SourceError(reason, hints, missing=True)
 
     def list(self, pattern, target):
-        binary, colon, function = _cut(pattern)
-        if not colon and target.pid is None:
-            # "uprobe:name*": the functions of every program, which nobody wants by accident
-            binary, function = "*", binary
+        binary, language, function = _cut(pattern)
+        given = binary is not None
         try:
-            if not colon and target.pid is not None:
-                binaries, function = paths.mapped(target.pid), binary
+            if given or target.pid is None:
+                binaries = paths.resolve(binary if given else "*", target)
             else:
-                binaries = paths.resolve(binary, target)
+                binaries = paths.mapped(target.pid)
         except SourceError:
             return
         lines = []
         for each in binaries:
-            shown = quote(each.shown if has_wildcard(binary) or not colon else binary)
-            found = {s.name: s for s in functions(each, function or "*", quiet=True)}
-            lines += [("%s:%s:%s" % (self.shown, shown, quote(name)), each, symbol)
-                      for name, symbol in found.items()]
+            shown = quote(binary if given and not has_wildcard(binary) else each.shown)
+            found = {s.name: s for s in functions(each, function or "*", True, bool(language))}
+            for name, symbol in found.items():
+                lines.append((self._line(shown, language, name), each, symbol))
         for line, each, symbol in sorted(lines, key=lambda line: line[0]):
             yield Listed(line, UprobePoint(self, each, symbol.name, symbol.value, 0, None,
                                            symbol).declarations)
+
+    def _line(self, shown, language, name):
+        if not language:
+            return "%s:%s:%s" % (self.shown, shown, quote(name))
+        from rawbpf.elf.demangle import demangle
+
+        readable = demangle(name)
+        if readable != name:  # always in quotes: it has parameters
+            name = '"%s"' % readable.replace("\\", "\\\\").replace('"', '\\"')
+        return "%s:%s:%s:%s" % (self.shown, shown, language, name)
 
 
 class Uretprobe(Uprobe):
@@ -162,26 +228,48 @@ class Uretprobe(Uprobe):
 
 
 def _cut(pattern):
-    """Binary and function of a listing pattern; quotes keep ":" in either."""
-    from .base import split
-
+    """Binary, language and function of a listing pattern (None when not given); quotes keep ":" in
+    each."""
     parts = split(pattern)
     if len(parts) == 1:
-        return parts[0], "", ""
-    return parts[0], ":", ":".join(parts[1:])
+        return None, "", parts[0]
+    if parts[1] in LANGUAGES and len(parts) > 2:
+        return parts[0], parts[1], ":".join(parts[2:])
+    return parts[0], "", ":".join(parts[1:])
 
 
-def functions(binary, pattern, quiet=False):
-    """The Symbols of functions with code in the file whose names match."""
+def functions(binary, pattern, quiet=False, demangled=False):
+    """The Symbols of functions with code in the file whose names match; with `demangled`, those whose
+    C++ or Rust names do (without the parameters, unless the pattern has some)."""
     from rawbpf.elf.image import ElfError
 
     matches = matcher(pattern)
     try:
+        if demangled:
+            from rawbpf.elf.demangle import demangle
+
+            whole = "(" in pattern
+            return [s for s in binary.symbols.functions()
+                    if matches(s.name) or matches(demangle(s.name, whole))]
         return [s for s in binary.symbols.functions() if matches(s.name)]
     except (ElfError, SourceError) as error:
         if quiet:
             return []
         raise _source_error(error) from None
+
+
+def check_boundary(binary, start, offset, where):
+    """SourceError when no instruction begins at `offset` of the function at `start`."""
+    from .instruction_length import is_boundary
+
+    image = binary.image
+    place = image.file_offset(start)
+    if place is None:
+        return
+    code = bytes(image.buffer[place:place + offset + 16])
+    if is_boundary(image.machine, code, offset) is False:
+        raise SourceError("Could not add uprobe into middle of instruction: %s (--unsafe does it all the "
+                          "same, and corrupts the program)" % where)
 
 
 def refuse_go(source, binary, target):
@@ -222,6 +310,7 @@ class UprobePoint(RegistersPoint):
     user_space = True
     last_first = True
     ref_ctr_offset = 0
+    separator = ":"
 
     def __init__(self, source, binary, text, vaddr, offset, pid, symbol=None, multi=False):
         self.source = source
@@ -259,7 +348,7 @@ class UprobePoint(RegistersPoint):
 
     @property
     def name(self):
-        return "%s:%s:%s" % (self.source.shown, self.binary.shown, self.text)
+        return "%s:%s%s%s" % (self.source.shown, self.binary.shown, self.separator, self.text)
 
     @property
     def cookies(self):

@@ -439,3 +439,50 @@ def test_python_objects(calls):
     assert int.from_bytes(counters.lookup(b"\0" * 4)[:8], "little") == 8
     with pytest.raises(SourceError):
         Uprobe(calls)
+
+
+def test_middle_of_an_instruction_is_refused(calls):
+    """lea or mov with an immediate: the byte after its first one is no instruction."""
+    with open(calls, "rb") as file:
+        file.seek(symbol_address(calls, "give_more"))
+        assert file.read(3) == bytes.fromhex("8d4701")  # lea eax, [rdi + 1]
+    with pytest.raises(SourceError, match="middle of instruction"):
+        sources.expand("uprobe:%s:give_more+1" % calls)
+    (point,) = sources.expand("uprobe:%s:give_more+3" % calls)
+    assert point.name.endswith("give_more+3")
+    (point,) = sources.expand("uprobe:%s:give_more+1" % calls, Target(unsafe=True))
+    with pytest.raises(SourceError, match="middle of instruction"):
+        sources.expand("uprobe:%s:0x%x" % (calls, point.vaddr))
+
+
+def test_source_line(calls):
+    line = 1 + CALLS.split("\n").index("__attribute__((noinline)) int give(int n) { return n & 1 ? -5 : 5; }")
+    points = sources.expand("uprobe:%s@calls.c:%d" % (calls, line))
+    assert symbol_address(calls, "give") in [point.vaddr for point in points]
+    with tracing("uprobe:%s@calls.c:%d" % (calls, line)) as seen:
+        run(calls)
+    assert seen.hits >= 4
+    with pytest.raises(SourceError, match="no code of line 9999"):
+        sources.expand("uprobe:%s@calls.c:9999" % calls)
+
+
+DEMANGLED = r"""
+int mangled_one(int) __asm__("_ZN4shop4cart3addEi");
+__attribute__((noinline)) int mangled_one(int n) { __asm__ volatile("" : "+r"(n)); return n; }
+int mangled_two(long) __asm__("_ZN4shop4cart3addEl");
+__attribute__((noinline)) int mangled_two(long n) { __asm__ volatile("" : "+r"(n)); return 0; }
+int main(void) { return mangled_one(0) + mangled_two(0); }
+"""
+
+
+def test_demangled_names():
+    program = compile_c(DEMANGLED, "-O1", name="demangled")
+    with tracing('uprobe:%s:cpp:"shop::cart::add"' % program) as seen:
+        run(program)
+    assert seen.hits == 2
+    listed = [each.text for each in sources.list_events('uprobe:%s:cpp:"shop::*"' % program)]
+    assert listed == ['uprobe:%s:cpp:"shop::cart::add(int)"' % program,
+                      'uprobe:%s:cpp:"shop::cart::add(long)"' % program]
+    with tracing(listed[0]) as seen:
+        run(program)
+    assert seen.hits == 1
