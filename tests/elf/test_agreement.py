@@ -10,6 +10,7 @@ import pytest
 from rawbpf.elf.image import ElfError, Image
 from rawbpf.elf.stapsdt import notes
 from rawbpf.elf.symbols import FUNCTIONS, SymbolTable
+from tests.elf.test_unwind import compare as compare_unwinding
 
 FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu")
 
@@ -108,4 +109,5 @@ def test_aarch64_programs_of_debian():
     found = [o for path in files([str(root)]) for n in notes(Image.open(path)) for o in n.arguments]
     assert [o.text for o in found if o.kind == "unknown"] == []
     assert {o.kind for o in found} >= {"register", "memory"}
-    print("%d operands" % len(found))
+    rows = sum(compare_unwinding(path) for path in (str(root / "bin/bash"), str(root / "lib/aarch64-linux-gnu/libc.so.6")))
+    print("%d operands, %d rows of unwinding tables" % (len(found), rows))

@@ -15,7 +15,7 @@ from tests.elf.files import TARGET, run
 
 X86 = {"rax": 0, "rdx": 1, "rcx": 2, "rbx": 3, "rsi": 4, "rdi": 5, "rbp": 6, "rsp": 7, "ra": 16,
        **{"r%d" % n: n for n in range(8, 16)}}
-ARM = {"sp": 31, "ra": 30, **{"x%d" % n: n for n in range(31)}}
+ARM = {"sp": 31, "ra": 30, **{"x%d" % n: n for n in range(31)}, **{"v%d" % n: 64 + n for n in range(32)}}
 
 
 def readelf_rows(path):
