@@ -104,7 +104,7 @@ def test_instructions_by_version():
 def test_kfuncs():
     assert features.has_kfunc("bpf_rcu_read_lock", "syscall")
     assert not features.has_kfunc("bpf_no_such_kfunc", "syscall")
-    assert not features.has_kfunc("bpf_xdp_metadata_rx_timestamp", "socket_filter")
+    assert not features.has_kfunc("bpf_task_acquire", "socket_filter")
 
 
 @pytest.mark.kernel
