@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 
+from .fold import COMMUTATIVE
 from .instruction import FuncRef, Instruction, KsymRef, MapRef
 from .ir import Value
 from .lower import fits32
@@ -129,16 +130,27 @@ class Emitter:
     def _alu(self, op):
         operator, width = op.info
         operation, off = ALU_OPERATION[operator]
-        x, src, imm = self._source(op.args[1])
-        self._emit((BPF_ALU64 if width == 64 else BPF_ALU) | operation | x, self.registers[op.dst.n], src, off, imm)
+        a, b = op.args
+        dst = self.registers[op.dst.n]
+        if type(b) is Value and self.registers[b.n] == dst and operator in COMMUTATIVE:
+            a, b = b, a
+        if width == 32 and type(a) is int:
+            a &= 0xFFFFFFFF
+        self._move(dst, a)
+        x, src, imm = self._source(b)
+        self._emit((BPF_ALU64 if width == 64 else BPF_ALU) | operation | x, dst, src, off, imm)
 
     def _neg(self, op):
-        self._emit(BPF_ALU64 | BPF_NEG, self.registers[op.dst.n])
+        dst = self.registers[op.dst.n]
+        self._move(dst, op.args[0])
+        self._emit(BPF_ALU64 | BPF_NEG, dst)
 
     def _swap(self, op):
         kind, bits = op.info
         code = {"le": BPF_ALU | BPF_END, "be": BPF_ALU | BPF_END | BPF_X, "bswap": BPF_ALU64 | BPF_END}[kind]
-        self._emit(code, self.registers[op.dst.n], imm=bits)
+        dst = self.registers[op.dst.n]
+        self._move(dst, op.args[0])
+        self._emit(code, dst, imm=bits)
 
     def _extend(self, op):
         size, signed = op.info

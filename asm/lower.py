@@ -1,7 +1,8 @@
 """From the IR to operations that are one BPF instruction each, still over virtual registers.
 
-ALU operations become two-address (`dst op= b`, the first operand copied before), operands that an
-instruction cannot hold are put in registers, and what the cpu level lacks is written out.
+Operands that an instruction cannot hold are put in registers, and what the cpu level lacks is written
+out. ALU operations still have a destination of their own: that `dst op= b` overwrites its first operand is
+left to register allocation (which gives both one register where it can) and emission (which copies).
 """
 
 from .flow import liveness
@@ -94,17 +95,7 @@ class _Lowering:
             elif operator in ("/", "%", "s/", "s%") and not b & (1 << width) - 1:
                 # The verifier refuses an immediate 0, though the operation is defined.
                 b = self._register(0)
-        self._two_address(op.dst, operator, a, self._operand(b, width), width)
-
-    def _two_address(self, dst, operator, a, b, width=64):
-        if b is dst and a is not dst:
-            temporary = self._emit("copy", self.function.variable(), (a,))
-            self._emit("alu", temporary, (temporary, b), (operator, width))
-            self._emit("copy", dst, (temporary,))
-            return
-        if a is not dst:
-            self._emit("copy", dst, (a,))
-        self._emit("alu", dst, (dst, b), (operator, width))
+        self._emit("alu", op.dst, (a, self._operand(b, width)), (operator, width))
 
     def _signed_division(self, op):
         """Division of the magnitudes; the sign is (x ^ sign) - sign with sign 0 or -1."""
@@ -112,41 +103,34 @@ class _Lowering:
         new = self.function.variable
 
         def magnitude(x):
-            value, sign = self._emit("copy", new(), (x,)), new()
+            value, sign = x, new()
             if width == 32:
-                self._sign_extend(value, value, 4)
-            self._emit("copy", sign, (value,))
-            self._emit("alu", sign, (sign, 63), ("s>>", 64))
-            self._emit("alu", value, (value, sign), ("^", 64))
-            self._emit("alu", value, (value, sign), ("-", 64))
-            return value, sign
+                value = new()
+                self._sign_extend(value, self._register(x), 4)
+            self._emit("alu", sign, (value, 63), ("s>>", 64))
+            flipped = self._emit("alu", new(), (value, sign), ("^", 64))
+            return self._emit("alu", new(), (flipped, sign), ("-", 64)), sign
 
         a, sign = magnitude(op.args[0])
         b, divisor_sign = magnitude(op.args[1])
         if operator == "s/":
-            self._emit("alu", sign, (sign, divisor_sign), ("^", 64))
-        self._emit("alu", a, (a, b), (operator[1], 64))
-        self._emit("alu", a, (a, sign), ("^", 64))
-        self._emit("alu", a, (a, sign), ("-", 64))
-        if width == 32:
-            self._emit("extend", op.dst, (a,), (4, False))
-        else:
-            self._emit("copy", op.dst, (a,))
+            sign = self._emit("alu", new(), (sign, divisor_sign), ("^", 64))
+        quotient = self._emit("alu", new(), (a, b), (operator[1], 64))
+        flipped = self._emit("alu", new(), (quotient, sign), ("^", 64))
+        # The low half of the difference is what 32 bits of it are.
+        self._emit("alu", op.dst, (flipped, sign), ("-", width))
 
     def _neg(self, op):
-        if op.args[0] is not op.dst:
-            self._emit("copy", op.dst, op.args)
-        self._emit("neg", op.dst, (op.dst,))
+        self._emit("neg", op.dst, op.args)
 
     def _swap(self, op):
         kind, bits = op.info
-        if op.args[0] is not op.dst:
-            self._emit("copy", op.dst, op.args)
+        a = op.args[0]
         if kind == "bswap" and self.level < 4:
             # One of be and le swaps; both in a row swap once and clear the upper bits, on either machine.
-            self._emit("swap", op.dst, (op.dst,), ("be", bits))
+            a = self._emit("swap", self.function.variable(), (a,), ("be", bits))
             kind = "le"
-        self._emit("swap", op.dst, (op.dst,), (kind, bits))
+        self._emit("swap", op.dst, (a,), (kind, bits))
 
     def _extend(self, op):
         size, signed = op.info
@@ -158,14 +142,14 @@ class _Lowering:
         elif size == 4:
             self._emit("extend", op.dst, (a,), (4, False))
         else:
-            self._two_address(op.dst, "&", a, (1 << size * 8) - 1)
+            self._emit("alu", op.dst, (a, (1 << size * 8) - 1), ("&", 64))
 
     def _sign_extend(self, dst, a, size):
         if self.level >= 4:
             self._emit("extend", dst, (a,), (size, True))
             return
-        self._two_address(dst, "<<", a, 64 - size * 8)
-        self._emit("alu", dst, (dst, 64 - size * 8), ("s>>", 64))
+        shifted = self._emit("alu", self.function.variable(), (a, 64 - size * 8), ("<<", 64))
+        self._emit("alu", dst, (shifted, 64 - size * 8), ("s>>", 64))
 
     def _compare(self, op):
         args, info = self._comparison(op.args, op.info)
@@ -179,13 +163,11 @@ class _Lowering:
         a = self._register(a)
         if width == 32 and self.level < 3:
             # There is no 32-bit jump: compare what is shifted to the top.
-            a, x = self._emit("copy", self.function.variable(), (a,)), a
-            self._emit("alu", a, (a, 32), ("<<", 64))
+            a, x = self._emit("alu", self.function.variable(), (a, 32), ("<<", 64)), a
             if x is b:
                 b = a
             elif type(b) is Value:
-                b = self._emit("copy", self.function.variable(), (b,))
-                self._emit("alu", b, (b, 32), ("<<", 64))
+                b = self._emit("alu", self.function.variable(), (b, 32), ("<<", 64))
             else:
                 b = signed32(b) << 32
             width = 64
@@ -211,8 +193,8 @@ class _Lowering:
         if not signed or size == 8 or self.level >= 4:
             self._emit("load", op.dst, (base,), (off, size, signed and size != 8))
             return
-        self._emit("load", op.dst, (base,), (off, size, False))
-        self._sign_extend(op.dst, op.dst, size)
+        loaded = self._emit("load", self.function.variable(), (base,), (off, size, False))
+        self._sign_extend(op.dst, loaded, size)
 
     def _store(self, op):
         off, size = op.info

@@ -7,6 +7,7 @@ Values disappear when both can have one register. What finds no register is spil
 addresses are made again where they are used, the rest gets a stack slot.
 """
 
+from .fold import COMMUTATIVE
 from .flow import bits, liveness, predecessors, successors
 from .ir import Op, SpillSlot, Value
 from .slots import drop_dead_stores
@@ -62,7 +63,8 @@ class _Graph:
         self.forbidden = {}  # Value.n -> mask of registers it may not have
         self.wishes = {}     # Value.n -> {register: how much it would save}
         self.cost = {}       # Value.n -> what spilling it costs
-        self.copies = []     # (weight, n, n)
+        self.copies = []     # (weight, n, n): dst and source of copies
+        self.affinities = [] # and of other operations that could overwrite their operand
         self.alias = {}
         self._build(weight)
 
@@ -113,6 +115,17 @@ class _Graph:
                     if kind == "compare":
                         # It is set before the operands are compared.
                         interfere(n, [value.n for value in uses])
+                    elif kind == "alu":
+                        a, b = args
+                        if type(b) is Value and b is not a:
+                            if op.info[0] in COMMUTATIVE and type(a) is Value:
+                                self.affinities.append((often, n, b.n))
+                            else:
+                                interfere(n, (b.n,))  # dst = a would overwrite it
+                        if type(a) is Value:
+                            self.affinities.append((often, n, a.n))
+                    elif kind in ("neg", "swap") and type(args[0]) is Value:
+                        self.affinities.append((often, n, args[0].n))
                 if kind == "call":
                     mask = 0
                     for n in live:
@@ -155,7 +168,10 @@ class _Graph:
         careful: only where that cannot make the graph harder to colour.
         """
         adjacent = self.adjacent
+        # The ends of copies first: if they are joined, the loop's variables are; an operand can be chosen.
         self.copies.sort(key=lambda copy: -copy[0])
+        self.affinities.sort(key=lambda copy: -copy[0])
+        self.copies += self.affinities
         for _, a, b in self.copies:
             a, b = self.find(a), self.find(b)
             if a == b or b in adjacent[a]:
@@ -344,9 +360,10 @@ class _Spiller:
         if dst is not None and dst.n in constant:
             return
         taken, args = {}, []
-        for arg in op.args:
+        for position, arg in enumerate(op.args):
             if type(arg) is Value and (arg.n in home or arg.n in constant):
-                if kind in ("call", "ret") and arg.n not in self.held:
+                if arg.n not in self.held and (kind in ("call", "ret") or position == 0 and (
+                        kind in ("neg", "swap") or kind == "alu" and op.args[1] is not arg)):
                     arg = home.get(arg.n, constant.get(arg.n))  # from where it is
                 else:
                     if arg.n not in taken:
@@ -363,7 +380,7 @@ class _Spiller:
             if op.args[0].n in self.held:
                 self.held[dst.n] = self.held[op.args[0].n]
             return
-        two_address = kind in ("alu", "neg", "swap") or kind == "atomic" and op.info[0] != "cmpxchg"
+        two_address = kind == "atomic" and op.info[0] != "cmpxchg"
         register = taken[dst.n] if two_address and dst.n in taken else self._fresh(dst)
         self.out.append(Op(kind, register, tuple(args), op.info, span))
         self._store(dst, register, span)
