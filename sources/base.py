@@ -112,7 +112,8 @@ class Point:
       process (read it with the _user helpers); else kernel memory. Fields that are inline arrays
       or `loc` "data_loc"/"rel_loc" lie in the context: kernel memory either way.
     - `when`: None for events the kernel raises; "begin", "end", "signal" for those that the
-      session raises itself with `fire(program)`; "iter" for an iterator that the session reads
+      session raises itself with `fire(program)`; "iter" for an iterator, which runs from beginning
+      to end in `fire`
     - `argument_count`: argN exists for N below it (0: the kind has no argN)
     - `has_retval`: retval exists
     - `cookies`: whether `attach` can give each point a 64-bit number that the program reads with
@@ -139,6 +140,11 @@ class Point:
         raise NotImplementedError
 
     # -- what a program can read, and the code that reads it
+
+    def guard(self, f, ctx):
+        """A Value that is 0 when this run of the program is no event (an iterator's last one): the
+        program must end at once then. None for kinds that have no such runs."""
+        return None
 
     def arguments(self):
         """Type of `args`: an elf.types.Struct, or None where the event has no named arguments."""
@@ -217,7 +223,7 @@ class Point:
         raise NotImplementedError
 
     def fire(self, program):
-        """Run the program once now (`when` is "begin", "end" or "signal")."""
+        """Run the program now (`when` is not None)."""
         raise SourceError("%s probes cannot be fired" % self.source.shown)
 
     def __repr__(self):

@@ -121,13 +121,31 @@ class IterPoint(Point):
                 fields.append(member)
         return types.Struct("struct", _STRUCT + self.spec.iterator, self.context().size, fields)
 
+    def guard(self, f, ctx):
+        """The object itself: the run at the end has none."""
+        from rawbpf.elf import types
+
+        for field in self.arguments().fields:
+            if isinstance(types.strip(field.type), types.Pointer):
+                return f.load(ctx, field.offset, 8)
+        return None
+
     def field(self, f, ctx, field):
         from rawbpf.elf import types
 
         bare = types.strip(field.type)
         if isinstance(bare, (types.Int, types.Enum)):
             return f.load(ctx, field.offset, bare.size, bare.signed)
-        return f.load(ctx, field.offset, 8)
+        # The verifier allows nothing with a pointer that may be null before it has been compared.
+        pointer, value = f.load(ctx, field.offset, 8), f.variable()
+        there, end = f.block("there"), f.block("end")
+        f.set(value, 0)
+        f.branch("==", pointer, 0, end, there)
+        f.position(there)
+        f.set(value, pointer)
+        f.jump(end)
+        f.position(end)
+        return value
 
     def args_address(self, f, ctx):
         return f.copy(ctx)
@@ -137,6 +155,15 @@ class IterPoint(Point):
 
     def group_key(self, args=True):
         return ("iter", self.spec)
+
+    def fire(self, program):
+        """Run the iterator once. What the program writes for readers of the iterator is dropped: a
+        script's output goes its own way."""
+        if self.spec.pin:
+            raise SourceError("%s:%s: a script does not write to those who read the pinned iterator; "
+                              "leave out the pin" % (self.name, self.spec.pin))
+        with self.attach(program, [self]) as attachment:
+            attachment.read()
 
     def attach(self, program, points, cookies=None):
         from rawbpf.loader.link import attach_iter

@@ -220,11 +220,11 @@ def test_iterator_runs_once_for_each_task():
     assert task_field.name == "task"
 
     def tgid(f, ctx, point):
-        task = point.field(f, ctx, task_field)
         value, there, end = f.variable(), f.block(), f.block()
         f.set(value, 0)
-        f.branch("==", task, 0, end, there)  # one run at the end has no task
+        f.branch("==", point.guard(f, ctx), 0, end, there)  # one run at the end has no task
         f.position(there)
+        task = point.field(f, ctx, task_field)
         offset = find_field(task_field.type.target, "tgid").offset
         f.set(value, f.load(task, offset, 4))
         f.jump(end)

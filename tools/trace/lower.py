@@ -44,7 +44,11 @@ class Lowering(MapCode, OutputCode):
         self.exit, self.leave = f.block("exit"), f.block("leave")
         early, body, late, start = f.block("start"), f.block("body"), f.block("late"), f.block("first")
         self._make_frame()
-        f.jump(early)
+        guard = self.point.guard(f, self.ctx)
+        if guard is None:
+            f.jump(early)
+        else:
+            f.branch("==", guard, 0, self.exit, early)
         f.position(start)
         self.scopes = [{}]
         if probe.predicate is not None:

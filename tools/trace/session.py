@@ -90,6 +90,7 @@ class Session:
             self.load()
         self.fire("begin")
         self.attach()
+        self.fire("iter")
         # A script of nothing but BEGIN and END is over when these have run.
         self.running = any(program.when in (None, "signal") for program, _ in self.programs)
 
