@@ -397,7 +397,7 @@ class Btf:
         if kind == _INT:
             encoding = words[at + 3] >> 24 & 15
             return types.Int(name, rest, bool(encoding & 1),
-                             "char" if encoding & 2 else "bool" if encoding & 4 else "")
+                             "bool" if encoding & 4 else "char" if encoding & 2 or name == "char" else "")
         if kind == _PTR:
             return types.Pointer(self._lazy(rest), self.pointer_size)
         if kind == _ARRAY:
