@@ -32,7 +32,7 @@ def find(name, kind):
     if base is None:
         return None
     found = base.find_id(name, kind)
-    if found is not None:
+    if found:
         return found, None
     import os
     from rawbpf.elf.btf import Btf
@@ -40,7 +40,7 @@ def find(name, kind):
     for module in sorted(os.listdir(folder)):
         if module != "vmlinux":
             found = Btf.open(os.path.join(folder, module), base).find_id(name, kind)
-            if found is not None:
+            if found:
                 return found, module
     return None
 

@@ -34,14 +34,16 @@ def _create(what, program, layout, introduced, attach_type, permission="net", **
                                   attach_type=number(ATTACH_TYPES, attach_type, "attach type"),
                                   **fields)
     except OSError as error:
-        raise refused("attach of program %s to %s" % (getattr(program, "name", program), what), error,
-                      permission, invalid=_texts(error.errno) or since(introduced, "a link of this kind")
-                      ) from None
+        name = getattr(program, "name", "")
+        raise refused("attach of program%s to %s" % (" " + name if name else "", what), error,
+                      permission, invalid=since(introduced, "a link of this kind") or
+                      _texts(error.errno, "target_ifindex" in fields)) from None
     return Link(fd)
 
 
-def _texts(code):
-    return {errno.ENODEV: "there is no such interface", errno.EBUSY: "another program is there",
+def _texts(code, interface=False):
+    return {errno.EINVAL: "there is no such interface, or the program does not fit it" if interface else "",
+            errno.ENODEV: "there is no such interface", errno.EBUSY: "another program is there",
             errno.EEXIST: "another program is there", errno.EOPNOTSUPP: "the target cannot do that",
             errno.EBADF: "the target is no cgroup, namespace or map"}.get(code, "")
 

@@ -21,7 +21,7 @@ def task_fd_query(pid, fd):
         _, answer = syscalls.bpf_out("task_fd_query", pid=pid, fd=fd, buf=address(text),
                                      buf_len=len(text))
     except OSError as error:
-        if error.errno in (errno.ENOTSUP, errno.EBADF, errno.EINVAL):
+        if error.errno in (errno.ENOTSUP, errno.EBADF, errno.EINVAL, 524):
             return None
         raise refused("query of descriptor %d of process %d" % (fd, pid), error, "admin", invalid=(
             "there is no such process or descriptor" if error.errno == errno.ENOENT else "")) from None
