@@ -1,10 +1,19 @@
 """Runs compiled code in the kernel with BPF_PROG_TEST_RUN, over the maps of `generate`."""
 
+import platform
+import re
+
 from rawbpf.loader.maps import Map
 from rawbpf.loader.program import Program
 
 from .generate import ENTRIES, MAPS, VALUE_SIZE
 from .machine import PACKET
+
+
+def level():
+    """The newest instruction set, 1 to 4, that this kernel runs (3 here means with atomics that fetch)."""
+    release = tuple(map(int, re.match(r"(\d+)\.(\d+)", platform.release()).groups()))
+    return 4 if release >= (6, 6) else 3 if release >= (5, 12) else 2
 
 
 class Kernel:

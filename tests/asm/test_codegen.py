@@ -38,5 +38,19 @@ def check(seed, cpu):
 
 @pytest.mark.parametrize("cpu", ["v1", "v2", "v3", "v4"])
 def test_random_functions(cpu):
-    for seed in range(250):
+    for seed in range(60):
         check(seed, cpu)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("part", range(4))
+def test_random_functions_in_the_kernel(part):
+    from .kernel import Kernel, level
+    kernel = Kernel()
+    for seed in range(1000 + 250 * part, 1250 + 250 * part):
+        cpu = ("v1", "v2", "v3", "v4")[seed % level()]
+        function = program(seed, size=4 + seed % 16, atomics=cpu in ("v3", "v4") and level() >= 3)
+        result, memory = expected(seed, function)
+        _, maps = world(seed)
+        assert kernel.run(compile_function(function, cpu), maps) == (result, memory), (seed, cpu)
+    kernel.close()
