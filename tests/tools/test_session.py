@@ -297,6 +297,36 @@ def test_what_was_recorded_before_a_signal_is_printed(rawbpf, here):
     assert out == "".join("%d\n" % n for n in range(5000)) + "\n\n"
 
 
+def test_a_second_signal_ends_a_trace_whose_output_nobody_reads(rawbpf, here):
+    before = bpf.program_ids()
+    trace = rawbpf.start("trace", "-c", "./ppid 100000000", "-e",
+                         r'tracepoint:syscalls:sys_enter_getppid /pid == cpid/ { printf("%d\n", pid); }', cwd=here)
+    started(trace)
+    child = tracer_children(trace.pid)[0]
+    deadline = time.monotonic() + 3      # some kernels do not say where a process waits
+    while "pipe_write" not in _wchan(trace.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    trace.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert trace.poll() is None
+    trace.send_signal(signal.SIGINT)
+    assert trace.wait(5) == 130
+    assert _command(child) == "" and not leaks.orphaned_programs(before)
+
+
+def _wchan(pid):
+    return open("/proc/%d/wchan" % pid).read()
+
+
+def test_a_script_may_have_probes_for_signals(rawbpf):
+    trace = rawbpf.start("trace", "-e", r'self:signal:SIGUSR1 { @ = count(); printf("got %d\n", 1); }')
+    started(trace)
+    trace.send_signal(signal.SIGUSR1)
+    assert trace.stdout.readline() == "got 1\n"
+    trace.send_signal(signal.SIGTERM)
+    assert trace.communicate(timeout=10)[0] == "\n\n@: 1\n"
+
+
 def test_killing_the_tracer_leaves_nothing(rawbpf, here):
     before = bpf.program_ids()
     trace = rawbpf.start("trace", "-c", "./loop", "-e",
