@@ -50,7 +50,7 @@ def build(source, flags, name):
     """The bytes of the program that gcc makes of `source`."""
     if not shutil.which("gcc"):
         raise CompileError("the tests need gcc and the C library's headers: "
-                           "apt-get install gcc libc6-dev")
+                           "apt-get install g++")
     with tempfile.TemporaryDirectory() as folder:
         suffix = ".S" if "-xassembler-with-cpp" in flags else ".c"
         stem = name.split(".")[0] or "a"

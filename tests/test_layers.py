@@ -15,9 +15,8 @@ THIRD_PARTY = {"elftools": ("", False), "llvmlite": ("asm/llvm.py", True)}
 
 # Knowledge that one room keeps to itself: module -> where it may be imported.
 KEPT = {
-    # the C world; elf lets the dynamic linker map what it wrote, tools control a process (prctl in the
-    # fork of -c)
-    "ctypes": ("loader/", "sources/", "elf/usdt_provider.py", "tools/trace/child.py"),
+    # the C world; tools only control a process (prctl in the fork of -c)
+    "ctypes": ("elf/", "loader/", "sources/", "tools/trace/child.py"),
     "rawbpf.loader.syscalls": ("loader/",),           # bpf_attr, perf_event_attr
     "rawbpf.asm.opcodes": ("asm/", "loader/"),        # encodings
 }

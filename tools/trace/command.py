@@ -166,9 +166,9 @@ def trace(parsed):
     """Compile and run a script."""
     gc.disable()       # a compiler makes many objects and no garbage worth collecting
     name, text, positional, named = script_text(parsed)
-    check_privileges()
     process = the_process(parsed)
     try:
+        check_privileges()
         return _trace(parsed, name, text, positional, named, process)
     finally:
         if process is not None:
