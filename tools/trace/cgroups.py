@@ -30,7 +30,7 @@ class Cgroups:
     def paths(self, cgroup_id, pattern):
         """"NAME:PATH" of the cgroup in each hierarchy whose name matches `pattern`, joined by commas."""
         from rawbpf.sources import matcher
-        matches = matcher(pattern)
+        matches = matcher(pattern or "*")
         found = []
         for name, place in hierarchies():
             if matches(name):

@@ -61,7 +61,8 @@ class _Stack(Builtin):
         remember(b, call, pid)
 
     def _id(self, b, kind):
-        """The id of the stack at hand; 0 and a counted loss when there is none."""
+        """The id of the stack at hand; 0 when there is none (a user stack in a kernel thread, a kernel stack in
+        user mode). One that finds no room is a counted loss."""
         f, script = b.f, b.script
         size = kind.limit * 8
         growing = script.machine.no_prealloc
@@ -72,11 +73,8 @@ class _Stack(Builtin):
         result = f.variable()
         f.set(result, 0)
         got = f.call("bpf_get_stack", b.ctx, b.address(frames), size, USER_STACK if self.user else 0)
-        fine, failed, done = f.block("stack"), f.block("no_stack"), f.block()
-        f.branch("s>", got, 0, fine, failed)
-        f.position(failed)
-        b.count_loss("stack")
-        f.jump(done)
+        fine, done = f.block("stack"), f.block()
+        f.branch("s>", got, 0, fine, done)
         f.position(fine)
         count = f.alu(">>", f.alu("&", got, 0x7ff), 3)
         f.store(scratch.base, scratch.off, count, 8)
