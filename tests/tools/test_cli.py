@@ -137,3 +137,28 @@ def test_a_listing_into_a_closed_pipe_ends_quietly(rawbpf):
     process.stdout.close()
     assert process.wait(10) == 0
     assert process.stderr.read() == ""
+
+
+@pytest.mark.root
+def test_list_of_a_script_and_of_a_program(rawbpf, compile_c, tmp_path):
+    program = compile_c((TOP / "tests/fixtures/fun.c").read_text(), "-O1", name="fun")
+    (tmp_path / "fun").symlink_to(program)
+    script = "tracepoint:syscalls:sys_enter_read, uprobe:./fun:f* { } BEGIN { }"
+    done = rawbpf("trace", "-lv", "-e", script, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert lines[:5] == ["tracepoint:syscalls:sys_enter_read", "    int __syscall_nr", "    unsigned int fd",
+                         "    char * buf", "    size_t count"]
+    assert {"uprobe:./fun:foo", "uprobe:./fun:fun"} <= set(lines) and "uprobe:./fun:bar" not in lines
+    (tmp_path / "script.bt").write_text(script)
+    assert rawbpf("trace", "-lv", "script.bt", cwd=tmp_path).stdout == done.stdout
+    assert "uprobe:./fun:bar\n" in rawbpf("trace", "-l", "./fun", cwd=tmp_path).stdout
+    wrong = rawbpf("trace", "-l", "-e", "uprobe:./fun:nothing { }", cwd=tmp_path)
+    assert wrong.returncode == 1 and wrong.stderr.startswith("stdin:1:1-21: ERROR: ")
+
+
+@pytest.mark.root
+def test_a_program_is_no_script(rawbpf, compile_c):
+    program = compile_c((TOP / "tests/fixtures/fun.c").read_text(), "-O1", name="fun")
+    done = rawbpf("trace", program)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "ERROR: '%s' is no script: it holds binary data\n" % program

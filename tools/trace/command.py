@@ -128,6 +128,8 @@ def script_text(parsed):
                 data = file.read()
     except OSError as error:
         raise Failure("failed to open file '%s': %s" % (name, error.strerror))
+    if b"\0" in data:
+        raise Failure("'%s' is no script: it holds binary data" % name)
     return name, data.decode("utf-8", "surrogateescape"), words, named
 
 
@@ -202,13 +204,23 @@ def _trace(parsed, name, text, positional, named, process):
 
 def listing(parsed):
     """-l: events that match a pattern, or those of a script."""
-    from .listing import list_pattern, list_script
+    from .listing import list_pattern, list_program, list_script
     pid = parse_pid(parsed.get("pid")) if parsed.get("pid") else None
     verbose = bool(parsed.get("verbose"))
-    if parsed.get("program") or (len(parsed.operands) == 1 and os.path.isfile(parsed.operands[0])
-                                 and ":" not in parsed.operands[0]):
+    file = parsed.operands[0] if len(parsed.operands) == 1 and os.path.isfile(parsed.operands[0]) else None
+    if file is not None and not parsed.get("program") and _is_elf(file):
+        return list_program(file, pid, verbose)
+    if file is not None or parsed.get("program"):
         name, text, positional, _ = script_text(parsed)
         return list_script(name, text, positional, pid, verbose)
     if len(parsed.operands) > 1:
         raise UsageError("-l takes one pattern, got %s" % " ".join(parsed.operands))
     return list_pattern(parsed.operands[0] if parsed.operands else "*:*", pid, verbose)
+
+
+def _is_elf(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False

@@ -18,9 +18,16 @@ def list_pattern(pattern, pid, verbose):
     return 0
 
 
+def list_program(path, pid, verbose):
+    """Print what can be probed in an ELF file."""
+    from rawbpf.sources import quote
+    list_pattern("uprobe:%s:*" % quote(path), pid, verbose)
+    return list_pattern("usdt:%s:*" % quote(path), pid, verbose)
+
+
 def list_script(name, text, positional, pid, verbose):
     """Print the events that a script would attach to; returns the exit status."""
-    from rawbpf.sources import Listed, SourceError, Target, expand, split
+    from rawbpf.sources import SourceError, Target, find
     from .diagnostics import ScriptError, Source
     from .parser import parse
     target = Target(pid=pid)
@@ -29,10 +36,12 @@ def list_script(name, text, positional, pid, verbose):
         for probe in script.probes:
             for attach_point in probe.attach_points:
                 try:
-                    points = expand(attach_point.text, target)
+                    source = find(attach_point.kind)
+                    points = source.expand(source.parse(attach_point.parts[1:], target), target)
                 except SourceError as error:
                     raise ScriptError(attach_point.span, error.reason, error.hints)
-                _print((Listed(point.name, lambda point=point: _declarations(point)) for point in points), verbose)
+                if points[0].when is None:
+                    _print(_listed(source, attach_point, points, target), verbose)
     except ScriptError as error:
         sys.stdout.flush()
         sys.stderr.write(error.format(color=sys.stderr.isatty()))
@@ -40,10 +49,13 @@ def list_script(name, text, positional, pid, verbose):
     return 0
 
 
-def _declarations(point):
-    from rawbpf.elf.types import declaration
-    arguments = point.arguments()
-    return [declaration(field.type, field.name) for field in arguments.fields] if arguments else []
+def _listed(source, attach_point, points, target):
+    """The lines of a listing for the events of one attach point; those that no listing has (an address, an
+    interval) by their names."""
+    from rawbpf.sources import Listed, quote
+    names = {point.name for point in points}
+    known = {listed.text: listed for listed in source.list(":".join(map(quote, attach_point.parts[1:])), target)}
+    return [known.get(name) or Listed(name) for name in sorted(names)]
 
 
 def _print(listed, verbose):
