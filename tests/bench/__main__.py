@@ -106,6 +106,7 @@ def start(repeat):
             ("start -l 'tracepoint:*'", ("-l", "tracepoint:*"), (1, 1))):
         found = in_turns(lambda tool: process.measure_tool(tool, *arguments), repeat)
         yield from rows(name, ((", wall", "ms", budgets[0], lambda usage: usage.wall * 1e3),
+                               (", CPU", "ms", None, lambda usage: usage.cpu * 1e3),
                                (", memory", "MiB", budgets[1], lambda usage: usage.rss / 1024)), *found)
 
 

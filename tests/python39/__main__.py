@@ -96,7 +96,7 @@ def main(arguments):
         os.chmod(folder, 0o755)
         project = Path(folder) / "project"  # a copy that `nobody` may read, wherever the checkout is
         shutil.copytree(PROJECT, project, symlinks=True,
-                        ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.egg-info"))
+                        ignore=shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", "*.egg-info"))
         subprocess.run(["chmod", "-R", "a+rX", str(project)], check=True)
         (project / ".site/rawbpf").mkdir(parents=True)
         for room in ROOMS:

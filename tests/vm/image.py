@@ -18,7 +18,7 @@ SITE = "/usr/lib/site"  # the guest's PYTHONPATH
 
 # Parts of the standard library that no test needs, and that only make the archive larger.
 NOT_PACKED = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "tkinter", "turtledemo", "pydoc_data",
-              "site-packages", "dist-packages", ".git", ".venv"}
+              "site-packages", "dist-packages", ".git", ".venv", "build"}
 
 
 def shared_objects(binary):
