@@ -275,11 +275,17 @@ def bound(script, positional=(), named=()):
 def test_positional_parameters():
     script = "BEGIN { f(str($1 + 2)); f($1); f(str($2)); f($2); f($#); f($3 + 1); f(str($4)); f($5); }"
     assert bound(script, ["hello", "-5", "1ms", "x", "0x10"]) == (
-        'f(str("llo")); f("hello"); f(str("-5")); f(-5); f(5); f(1000000 + 1); f(str("x")); f(16);', "")
+        'f("llo"); f("hello"); f("-5"); f(-5); f(5); f(1000000 + 1); f("x"); f(16);', "")
+
+
+def test_str_of_a_literal_is_one():
+    script = 'BEGIN { f(str("argument", 3)); f(str(42)); f(str(-7, 9)); f(str($1, 2)); f(str("a" , $x)); f(str($y)); f(str("\\u00e9x", 2)); }'
+    assert bound(script.replace("\\u00e9", "\u00e9"), ["hello"])[0] == \
+        'f("arg"); f("42"); f("-7"); f("he"); f(str("a", $x)); f(str($y)); f("\\xc3\\xa9");'
 
 
 def test_positional_parameters_that_are_not_given():
-    assert bound("BEGIN { f($1); f(str($1)); }") == ('f(0); f(str(""));', """\
+    assert bound("BEGIN { f($1); f(str($1)); }") == ('f(0); f("");', """\
 stdin:1:11-13: WARNING: Positional parameter $1 is empty or not provided. 
 BEGIN { f($1); f(str($1)); }
           ~~

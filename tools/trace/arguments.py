@@ -36,6 +36,20 @@ def literal(node):
     return None
 
 
+def string_of(call):
+    """`str()` of a literal, cut to a length that is one: a string literal itself."""
+    arguments = call.arguments
+    found = literal(arguments[0]) if 1 <= len(arguments) <= 2 else None
+    if found is None or found[0] == "bool":
+        return call
+    data = str(found[1]).encode("utf-8", "surrogateescape")
+    if len(arguments) == 2:
+        if not isinstance(arguments[1], ast.Integer):
+            return call
+        data = data[:arguments[1].value]
+    return ast.String(call.span, data.decode("utf-8", "surrogateescape"))
+
+
 class Binder:
 
     def __init__(self, positional, named, diagnostics):
@@ -58,6 +72,8 @@ class Binder:
             return ast.Integer(node.span, len(self.positional))
         if kind is ast.Call and node.name == "getopt":
             return self.getopt(node)
+        if kind is ast.Call and node.name == "str":
+            return string_of(node)
         if kind is ast.Binary and node.op == "+":
             return self.moved(node)
         return node
