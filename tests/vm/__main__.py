@@ -10,7 +10,6 @@ Exit status: 0 if every kernel passed.  Consoles are kept in ~/.cache/rawbpf/vm/
 
 import argparse
 import concurrent.futures
-import os
 import re
 import shlex
 import shutil
@@ -69,7 +68,7 @@ def guest_command(options):
 
 
 def boot(series, initrd, command, options):
-    """Run in one guest; returns its exit status."""
+    """Run in one guest; returns its exit status.  Its console is beside `initrd` until it ends."""
     alone = len(options.kernel) == 1
     lines = []
 
@@ -81,7 +80,7 @@ def boot(series, initrd, command, options):
 
     log = CACHE / "vm" / f"{series}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    writing = log.with_suffix(f".{os.getpid()}.log")  # another run may be in the same kernel
+    writing = initrd.with_name(log.name)  # another run may be in the same kernel
     started = time.monotonic()
     name = series
     try:
@@ -90,7 +89,8 @@ def boot(series, initrd, command, options):
         try:
             status = guest.run(image, initrd, command, writing, show, timeout=options.timeout)
         finally:
-            writing.replace(log)
+            if writing.exists():
+                shutil.copy(writing, log)
         # a run in which nothing was left to run (all for newer kernels) is no failure
         status = 0 if status == 5 and not options.shell else status
         verdict = "passed" if status == 0 else f"failed, status {status}; console: {log}"
