@@ -129,6 +129,7 @@ def close_all(objects):
         for item in objects:
             item.close()
         return
+    objects.pop().close()       # the import needs a descriptor, and may have been left none
     import threading
     threads = min(len(objects), 64)
     workers = [threading.Thread(target=lambda part: [item.close() for item in part],

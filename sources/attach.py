@@ -1,6 +1,7 @@
 """Attaching one program to many points, with what the kernel refused kept beside what works."""
 
 import errno
+import functools
 
 from .base import Attachment, SourceError
 
@@ -37,7 +38,7 @@ def attach_perf(program, points, open_event, cookies=None, explain=None):
 
 def attach_each(points, one, cookies=None, explain=None):
     """`one(point, cookie) -> link` for every point; an Attachment. SourceError if none works."""
-    reserve_files(len(points))
+    reserve_files()
     links, refused = [], []
     try:
         for index, point in enumerate(points):
@@ -56,18 +57,15 @@ def attach_each(points, one, cookies=None, explain=None):
     return Attachment(links, refused)
 
 
-def reserve_files(count):
-    """Raise the soft limit of open files when `count` descriptors more may not fit."""
-    if count < 256:
-        return
+@functools.lru_cache(maxsize=1)
+def reserve_files():
+    """Raise the soft limit of open files to the hard one: a script of many probes holds a descriptor or
+    two for each. Done at the first attach; where it cannot be, the kernel's EMFILE names the limit."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * count + 1024
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        if hard != resource.RLIM_INFINITY:
-            wanted = min(wanted, hard)
+    if soft != hard:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError):
-            return  # the kernel's EMFILE names the limit
+            return

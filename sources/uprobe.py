@@ -404,7 +404,7 @@ def attach_multi(program, points, cookies, retprobe):
         groups.setdefault((point.binary.path, point.pid), []).append((point, cookie))
     waiting = list(groups.values())
     links, refused = [], []
-    reserve_files(len(waiting))
+    reserve_files()
     try:
         while waiting:
             group = waiting.pop()
