@@ -92,9 +92,9 @@ class Resolver:
             if self.final:
                 self.script.diagnostics.add(error)
 
-    def error(self, node, message, hints=()):
-        """Raises a ScriptError at node's place."""
-        raise ScriptError(node.span, message, hints)
+    def error(self, node, message, hints=(), contexts=()):
+        """Raises a ScriptError at node's place; contexts: (message, node) of further places."""
+        raise ScriptError(node.span, message, hints, [(text, where.span) for text, where in contexts])
 
     def warn(self, node, message, hints=()):
         if self.final:
@@ -152,8 +152,10 @@ class Resolver:
 
     def _VarDecl(self, node, value=None):
         name = node.variable.name
-        if self._find(name) is not None:
-            self.error(node, "Variable %s was already declared. Variable shadowing is not allowed." % name)
+        earlier = self._find(name)
+        if earlier is not None:
+            self.error(node, "Variable %s was already declared. Variable shadowing is not allowed." % name, (),
+                       [("This is the initial declaration.", earlier)])
         var = self._declare(node.variable, self._owner)
         if node.declared is not None:
             declared = self.written_type(node.declared)
@@ -212,8 +214,8 @@ class Resolver:
                 low, high = (-1 << 8 * wanted.size - 1, 1 << 8 * wanted.size - 1) if wanted.signed else (
                     0, 1 << 8 * wanted.size)
                 if not low <= constant < high:
-                    self.error(node, "Type mismatch for %s: trying to assign value '%d' when variable already has "
-                               "a type '%s'" % (name, constant, type_text(wanted)))
+                    self.error(node, "Type mismatch for %s: trying to assign value of type '%s' when variable already "
+                               "has a type '%s'" % (name, type_text(kind), type_text(wanted)))
             return
         if isinstance(kind, String) and isinstance(wanted, String):
             if kind.size > wanted.size:
@@ -304,11 +306,11 @@ class Resolver:
 
     def _Break(self, node):
         if not self.loops:
-            self.error(node, "break statement outside of a loop")
+            self.error(node, "'break' statement is not allowed in a probe")
 
     def _Continue(self, node):
         if not self.loops:
-            self.error(node, "continue statement outside of a loop")
+            self.error(node, "'continue' statement is not allowed in a probe")
 
     def _Return(self, node):
         if node.value is not None:
@@ -340,7 +342,7 @@ class Resolver:
         """The MapVariable of a Map or MapAccess, its key's type taken into account."""
         if isinstance(node, ast.Map):
             return self.map_variable(node, scalar=True)
-        var = self.map_variable(node.map, scalar=False)
+        var = self.map_variable(node, scalar=False)
         self.map_key(node, var, node.keys)
         return var
 
@@ -671,9 +673,9 @@ class Resolver:
                 if promote(left, right) is not None or isinstance(left, types.Buffer):
                     return BOOL
         if type(left) is not type(right):
-            self.error(node, "Type mismatch for '%s': comparing %s with %s" % (op, type_text(left), type_text(right))
-                       if op in COMPARISONS else "The %s operator can not be used on expressions of types %s, %s"
-                       % (op, type_text(left), type_text(right)))
+            self.error(node, "Type mismatch for '%s': comparing %s with %s" % (op, type_text(left), type_text(right)),
+                       (), [("left (%s)" % type_text(left), left_node),
+                            ("right (%s)" % type_text(right), right_node)])
         self.error(node, "The %s operator can not be used on expressions of types %s, %s"
                    % (op, type_text(left), type_text(right)))
 
@@ -802,8 +804,8 @@ class Resolver:
         else:
             self.error(node, "Can not access field '%s' on expression of type '%s'" % (node.name, type_text(kind)))
         field = self.field(node, struct, node.name)
-        if getattr(field, "loc", ""):
-            return String(self.config.max_strlen)
+        if field.loc:
+            return INT64        # the address of the data
         return self.c_value(field.type, user)
 
     def field(self, node, struct, name):
@@ -817,8 +819,8 @@ class Resolver:
         if field is None:
             names = [f.name for f in bare.fields if f.name]
             near = nearest(name, names)
-            title = "%s %s" % (bare.kind, bare.name)
-            self.error(node, "%s does not contain a field named '%s'" % (title, name),
+            title = getattr(node.operand.type, "title", None) or "%s %s" % (bare.kind, bare.name)
+            self.error(node, "Struct/union of type '%s' does not contain a field named '%s'" % (title, name),
                        near and ["Did you mean %s?" % " or ".join(near)])
         return field
 
@@ -867,6 +869,8 @@ class Resolver:
             kind = node.operand.type
             if isinstance(kind, Pointer):
                 return kind.user
+            if isinstance(kind, types.CRecord) and self.field(node, kind.c_type, node.name).loc:
+                return False    # dynamic data of a tracepoint lies in its record
             return getattr(kind, "user", None)
         if isinstance(node, ast.Binary):
             left = self.space(node.left)

@@ -18,7 +18,7 @@ class _Formatted(Builtin):
         try:
             parsed.check([a.type for a in call.arguments[1:]])
         except FormatError as error:
-            r.error(call, "%s: %s" % (self.name, error))
+            r.error(call, str(error))
         return None
 
     def result(self, session, text, call, values):

@@ -11,6 +11,7 @@ class Arguments(types.CRecord, ContextRecord):
     def __init__(self, struct, point):
         super().__init__(struct)
         self.point, self.user = point, point.user_space
+        self.title = "struct %s_args" % point.name
 
     def _identity(self):
         return id(self.c_type), self.size
@@ -19,6 +20,8 @@ class Arguments(types.CRecord, ContextRecord):
         from rawbpf.sources import SourceError
         field = b.r.field(node, self.c_type, node.name)
         try:
+            if field.loc:
+                return self.point.field_address(b.f, b.ctx, field)
             return self.point.field(b.f, b.ctx, field)
         except SourceError as error:
             b.error(node, error.reason, error.hints)
@@ -26,8 +29,6 @@ class Arguments(types.CRecord, ContextRecord):
     def place(self, b, node):
         field = b.r.field(node, self.c_type, node.name)
         point, f, ctx = self.point, b.f, b.ctx
-        if field.loc:
-            return Place(point.field_address(f, ctx, field), 0, node.type, "kernel")
         if point.field_load(f, ctx, field, 0, 1) is not None:
             return Place(None, 0, node.type, "kernel",
                          lambda offset, size, signed=False: point.field_load(f, ctx, field, offset, size, signed))
@@ -46,7 +47,8 @@ class _Args(Builtin):
         except SourceError as error:
             r.error(call, error.reason, error.hints)
         if struct is None:
-            r.error(call, "The args builtin can not be used with '%s' probes" % r.point.source.shown)
+            r.error(call, "The args builtin can only be used with tracepoint, rawtracepoint, fentry/fexit, and uprobe "
+                    "probes (%s used here)" % kind_of(r.point))
         return Arguments(struct, r.point)
 
     def space(self, r):
@@ -64,8 +66,8 @@ class _Arg(Builtin):
         point = r.point
         if self.number >= point.argument_count:
             if not point.argument_count:
-                r.error(call, "The %s builtin can not be used with '%s' probes"
-                        % (self.name, point.source.shown))
+                r.error(call, "The %s builtin can only be used with 'kprobes', 'uprobes' and 'usdt' probes"
+                        % self.name)
             r.error(call, "%s has only %d argument%s" % (point.name, point.argument_count,
                                                         "" if point.argument_count == 1 else "s"))
         return UINT64
@@ -114,7 +116,7 @@ class _Retval(Builtin):
     def resolve(self, r, call):
         point = r.point
         if not point.has_retval:
-            r.error(call, "The retval builtin can only be used with 'kretprobe' and 'uretprobe' and 'fexit' probes")
+            r.error(call, "The retval builtin can only be used with 'kretprobe' and 'uretprobe' and 'fentry' probes")
         known = point.retval_type()
         return types.from_c(known, point.user_space) if known is not None else UINT64
 
@@ -175,7 +177,12 @@ class _ProbeType(_PerPoint):
         return String(len(self._text(r.point)) + 1)
 
     def _text(self, point):
-        return "special" if point.when in ("begin", "end") else point.source.shown
+        return kind_of(point)
+
+
+def kind_of(point):
+    """The name of a point's kind in `probetype` and messages."""
+    return "special" if point.when in ("begin", "end") else point.source.shown
 
 
 @register

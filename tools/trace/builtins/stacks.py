@@ -33,15 +33,16 @@ class _Stack(Builtin):
             name = getattr(argument, "name", None)
             if index == 0 and name is not None:
                 if name not in MODES:
-                    r.error(argument, "Unknown stack mode: %s" % name, ["the modes are " + ", ".join(MODES)])
+                    r.error(argument, "Error parsing stack mode: %s: Invalid value for stack_mode: valid values are "
+                            "bpftrace, raw, perf, and build_id." % self.name)
                 mode = name
                 continue
             r.expr(argument)
             limit = r.constant(argument)
             if not isinstance(limit, int):
-                r.error(argument, "%s: invalid limit value" % self.name)
+                r.error(call, "%s: invalid limit value" % self.name)
             if not 0 < limit <= MOST:
-                r.error(argument, "%s([int limit]): limit shouldn't exceed %d, %d given" % (self.name, MOST, limit))
+                r.error(call, "%s([int limit]): limit shouldn't exceed %d, %d given" % (self.name, MOST, limit))
         if mode == "build_id" and not self.user:
             r.warn(call, "'build_id' stack mode can only be used for ustack. Falling back to 'raw' mode.")
             mode = "raw"
