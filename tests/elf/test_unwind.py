@@ -11,7 +11,7 @@ from rawbpf.elf.image import Image
 from rawbpf.elf.unwind import Row, Rule, Unwind, evaluate, step
 from rawbpf.elf.symbolizer import read_maps
 from tests.cc import compile_c
-from tests.elf.files import TARGET, run
+from tests.elf.files import TARGET, run, version
 
 X86 = {"rax": 0, "rdx": 1, "rcx": 2, "rbx": 3, "rsi": 4, "rdi": 5, "rbp": 6, "rsp": 7, "ra": 16,
        **{"r%d" % n: n for n in range(8, 16)}}
@@ -98,7 +98,12 @@ int main(void) { int v[3] = {3, 1, 2}; qsort(v, 3, sizeof(int), order); return v
 """
 
 
-@pytest.mark.parametrize("flags", [("-O2",), ("-O2", "-fno-omit-frame-pointer"), ("-O0",), ("-O1", "-static"), ("-O2", "-no-pie")])
+ROWS = [("-O2",), ("-O2", "-fno-omit-frame-pointer"), ("-O0",), ("-O2", "-no-pie")]
+if version("readelf") >= (2, 40):       # 2.35 prints "u" for a return address that the CIE puts in memory
+    ROWS.append(("-O1", "-static"))
+
+
+@pytest.mark.parametrize("flags", ROWS)
 def test_rows_are_readelfs(flags):
     assert compare(compile_c(DEEP, *flags, name="deep")) > 20
 
