@@ -293,8 +293,8 @@ class _Versions:
 
 class Symbols:
     """The symbols of an image from all places that have some: its own tables, and when it is
-    stripped of `.symtab`, `.gnu_debugdata` and the separate debug file, looked for under `root`
-    (the root folder of a process in another mount namespace). What is wrong with one of these
+    stripped of `.symtab`, `.gnu_debugdata`, the separate debug file, looked for under `root` (the root
+    folder of a process in another mount namespace), and a Go program's own table of functions. What is wrong with one of these
     other places does not spoil the rest; it is kept in `problems`."""
 
     def __init__(self, image, root="/"):
@@ -308,16 +308,27 @@ class Symbols:
     def _all_tables(self):
         if not self._more:
             self._more = True
-            for source in (mini_debug_image, debug_file):
+            for source in (self._from_mini_debug_info, self._from_debug_file, self._from_go):
                 try:
-                    other = source(self.image) if source is mini_debug_image else source(self.image, self.root)
-                    if other is not None:
-                        self.tables += [t for t in _own_tables(other) if not t.dynamic]
-                        if source is debug_file:
-                            self.debug_image = other
+                    self.tables += source()
                 except ElfError as error:
                     self.problems.append(error)
         return self.tables
+
+    def _from_mini_debug_info(self):
+        other = mini_debug_image(self.image)
+        return [t for t in _own_tables(other) if not t.dynamic] if other is not None else []
+
+    def _from_debug_file(self):
+        self.debug_image = debug_file(self.image, self.root)
+        return [t for t in _own_tables(self.debug_image) if not t.dynamic] if self.debug_image is not None else []
+
+    def _from_go(self):
+        if any(not table.dynamic for table in self.tables):
+            return []
+        from .golang import go_table
+        table = go_table(self.image)
+        return [table] if table is not None else []
 
     def __iter__(self):
         return self.functions()
