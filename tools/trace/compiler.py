@@ -128,7 +128,10 @@ class Compiler:
         from rawbpf import sources
         try:
             source = sources.find(attach_point.kind)
-            return source.expand(source.parse(attach_point.parts[1:], self.target), self.target)
+            points = source.expand(source.parse(attach_point.parts[1:], self.target), self.target)
+            for text in dict.fromkeys(point.warning for point in points if point.warning):
+                self.diagnostics.warning(attach_point.span, text, [])
+            return points
         except sources.SourceError as error:
             hints = ["Did you mean %s?" % " or ".join(error.hints)] if error.hints else []
             if error.missing and self.config.missing_probes != "error":
