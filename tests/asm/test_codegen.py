@@ -42,15 +42,24 @@ def test_random_functions(cpu):
         check(seed, cpu)
 
 
-@pytest.mark.kernel
-@pytest.mark.parametrize("part", range(4))
-def test_random_functions_in_the_kernel(part):
+def check_in_kernel(seeds):
     from .kernel import Kernel, level
     kernel = Kernel()
-    for seed in range(1000 + 250 * part, 1250 + 250 * part):
+    for seed in seeds:
         cpu = ("v1", "v2", "v3", "v4")[seed % level()]
         function = program(seed, size=4 + seed % 16, atomics=cpu in ("v3", "v4") and level() >= 3)
         result, memory = expected(seed, function)
         _, maps = world(seed)
         assert kernel.run(compile_function(function, cpu), maps) == (result, memory), (seed, cpu)
     kernel.close()
+
+
+@pytest.mark.kernel
+def test_random_functions_on_every_kernel():
+    check_in_kernel(range(1000, 1040))
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("part", range(4))
+def test_random_functions_in_the_kernel(part):
+    check_in_kernel(range(2000 + 240 * part, 2240 + 240 * part))

@@ -167,16 +167,18 @@ def test_known_results():
     assert holds("s<", M64, 0, 64) and not holds("<", M64, 0, 64)
 
 
-@pytest.mark.kernel
-def test_kernel_alu():
-    check_alu(kernel_runner(), release() >= (6, 6))
-
-
-@pytest.mark.kernel
-def test_kernel_jumps():
-    check_jumps(kernel_runner())
-
-
-@pytest.mark.kernel
-def test_kernel_unary():
+def check_everything(pairs):
+    check_alu(kernel_runner(), release() >= (6, 6), pairs)
+    check_jumps(kernel_runner(), pairs)
     check_unary(kernel_runner(), release() >= (6, 6))
+
+
+@pytest.mark.kernel
+def test_every_kernel():
+    """Some pairs of edge values, 13 apart: each value comes up on both sides."""
+    check_everything(PAIRS[::13])
+
+
+@pytest.mark.root
+def test_all_pairs():
+    check_everything(PAIRS)
