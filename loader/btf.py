@@ -84,8 +84,13 @@ class BtfObject(BpfObject):
 def _info(fd):
     name = bytearray(64)
     try:
-        fields = syscalls.BTF_INFO.unpack(syscalls.obj_info(
-            fd, syscalls.BTF_INFO, name=address(name), name_len=len(name)))
+        try:
+            info = syscalls.obj_info(fd, syscalls.BTF_INFO, name=address(name), name_len=len(name))
+        except OSError as error:
+            if error.errno != errno.E2BIG:      # before 5.11 BTF has no name
+                raise
+            info = syscalls.obj_info(fd, syscalls.BTF_INFO)
+        fields = syscalls.BTF_INFO.unpack(info)
     except OSError as error:
         raise refused("info of BTF", error, "bpf") from None
     fields["name"] = name.split(b"\0")[0].decode("ascii", "replace")

@@ -9,12 +9,13 @@ The handler is that of RingBuffer. The kernel pads a sample so that 4 + size is 
 """
 
 import mmap
+import os
 import select
 import struct
 
 from . import kernel, syscalls
 from .errors import KernelError, refused
-from .kobject import own
+from .kobject import KernelObject, own
 from .perf import PerfEvent, bpf_output
 from .reader import Reader
 from .ringbuf import load_barrier
@@ -147,6 +148,8 @@ class PerfBuffer(Reader):
         if pages < 1 or pages & pages - 1:
             raise ValueError("the size of a perf buffer is a power of two of pages, not %d" % pages)
         self._buffers = []
+        # The kernel empties the map when no process has it open any more.
+        self._object = KernelObject(os.dup(map.fileno()))
         self._poll = select.epoll()       # close-on-exec
         own(self)
         try:
@@ -197,6 +200,7 @@ class PerfBuffer(Reader):
         for buffer in buffers:
             buffer.close()
         self._poll.close()
+        self._object.close()
 
     _forget = close
 
