@@ -56,7 +56,7 @@ class VerifierError(KernelError):
 _NEEDS = {
     "bpf": (("CAP_BPF",), ("CAP_SYS_ADMIN",)),
     "trace": (("CAP_BPF", "CAP_PERFMON"), ("CAP_SYS_ADMIN",)),
-    "net": (("CAP_BPF", "CAP_NET_ADMIN"), ("CAP_SYS_ADMIN", "CAP_NET_ADMIN")),
+    "net": (("CAP_BPF", "CAP_NET_ADMIN"), ("CAP_SYS_ADMIN",)),
     "perf": (("CAP_PERFMON",), ("CAP_SYS_ADMIN",)),
     "admin": (("CAP_SYS_ADMIN",), ("CAP_SYS_ADMIN",)),
     "net_admin": (("CAP_NET_ADMIN",), ("CAP_NET_ADMIN",)),
@@ -66,8 +66,8 @@ _NEEDS = {
 def missing_capabilities(kind):
     """Names of the capabilities this process lacks for a kind of call (a key of _NEEDS)."""
     wanted = _NEEDS[kind][kernel.release() < (5, 8)]
-    if kernel.has_capability("CAP_SYS_ADMIN"):
-        wanted = [name for name in wanted if name == "CAP_NET_ADMIN"]
+    if kind != "net_admin" and kernel.has_capability("CAP_SYS_ADMIN"):
+        return []
     return [name for name in wanted if not kernel.has_capability(name)]
 
 
