@@ -64,9 +64,10 @@ def here(tmp_path, compile_c):
     return tmp_path
 
 
-def run(rawbpf, here, script, command):
+def run(rawbpf, here, script, command, said=""):
+    """Output of a script without errors; `said` is a pattern for what may be on the error stream."""
     done = rawbpf("trace", "-q", "--no-warnings", "-c", command, "-e", script, cwd=here)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0 and re.fullmatch(said, done.stderr), done.stderr
     return done.stdout
 
 
@@ -107,7 +108,9 @@ def test_raw_syscalls(rawbpf, here):
 @pytest.mark.kernel
 def test_profile(rawbpf, here):
     out = run(rawbpf, here, 'profile:hz:99 { @[kstack, ustack, comm] = count(); } '
-              'profile:hz:99 /comm == "spinner"/ { @n = count(); }', "./spinner")
+              'profile:hz:99 /comm == "spinner"/ { @n = count(); }', "./spinner",
+              # an interrupt may find no memory for a new stack; it is counted
+              r"(WARNING: \d stacks? could not be stored\n)*")
     assert re.search(r"^        spin\+\d+\n        main\+\d+\n", out, re.M)
     assert 50 < int(re.search(r"^@n: (\d+)$", out, re.M)[1]) < 300
 
