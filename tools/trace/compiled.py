@@ -77,7 +77,8 @@ class CompiledProgram(NamedTuple):
 class Batch(NamedTuple):
     """How a run of equal records becomes text without a decode per field: `layout` is a struct format of
     the record from its event number on (without byte order, "=" is meant; `size` bytes in all), and
-    `template % values` the text. `texts`: index of a value -> function that makes its text of its bytes."""
+    `template % values` the text. `texts`: index of a string -> function that cuts its bytes to the text's: widths
+    count bytes."""
     layout: str
     template: str
     texts: dict = {}

@@ -47,10 +47,12 @@ class Spec(NamedTuple):
         return ("0" + letter + text) if self.alternate and number else text
 
     def pad(self, text):
-        if len(text) >= self.width:
+        """Filled up to the width, which counts bytes as C does."""
+        missing = self.width - (len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape")))
+        if missing <= 0:
             return text
-        fill = "0" if self.zeros else " "
-        return text.ljust(self.width, fill) if self.left else text.rjust(self.width, fill)
+        fill = ("0" if self.zeros else " ") * missing
+        return text + fill if self.left else fill + text
 
     def text(self, kind, value):
         """The text of a `value` of type `kind`."""
@@ -83,7 +85,7 @@ class Spec(NamedTuple):
         if letter == "s" and isinstance(kind, Integer) and kind.enum is None:
             return kind.format, flags.replace("+", "") + width + "d"
         if letter == "s" and isinstance(kind, String):
-            return "%ds" % kind.size, flags.replace("+", "") + width + "s"
+            return "%ds" % kind.size, "%s"      # padded when it becomes text
         return None
 
 
@@ -147,7 +149,7 @@ class Format:
     def batch(self, size, fields, trailer):
         """A compiled.Batch for records of `size` bytes with these (offset, type) fields, or None."""
         from .compiled import Batch
-        layout, template, end, strings = ["8x"], [self.fragments[0].replace("%", "%%")], 8, []
+        layout, template, end, texts = ["8x"], [self.fragments[0].replace("%", "%%")], 8, {}
         for index, (offset, kind) in enumerate(fields):
             made = self.specs[index].template(kind)
             if made is None:
@@ -157,19 +159,19 @@ class Format:
             template.append(made[1])
             template.append(self.fragments[index + 1].replace("%", "%%"))
             if isinstance(kind, String):
-                strings.append(index)
+                texts[index] = _text_of(trailer, self.specs[index])
             end = offset + kind.size
         layout.append("%dx" % (size - end) if size > end else "")
-        return Batch("".join(layout), "".join(template), dict.fromkeys(strings, _text_of(trailer)))
+        return Batch("".join(layout), "".join(template), texts)
 
 
 def _text_of(trailer):
-    """Function from a string's bytes to its text."""
+    """Function from a string's bytes in a record to those of its text."""
+    trailer = trailer.encode("utf-8", "surrogateescape")
+
     def text(data):
         at = data.find(b"\0")
-        if at >= 0:
-            return data[:at].decode("utf-8", "surrogateescape")
-        return data.decode("utf-8", "surrogateescape") + trailer
+        return data[:at] if at >= 0 else data + trailer
     return text
 
 

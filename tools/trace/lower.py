@@ -35,6 +35,7 @@ class Lowering(MapCode, OutputCode):
         self.callbacks = 0
         self.frame = None            # base of the shared frame: Slot, or Value in a callback
         self.inner_scratch = None    # scratch base in a callback
+        self._owner = None           # the block that variables at hand belong to
 
     # -- the program
 
@@ -137,15 +138,19 @@ class Lowering(MapCode, OutputCode):
 
     def block(self, node):
         """Statements of a block; the block's value is left to the caller."""
-        f = self.f
         self.scopes.append({})
+        self._statements(node)
+        self.scopes.pop()
+
+    def _statements(self, node):
+        f = self.f
+        outer, self._owner = self._owner, node
         for statement in node.statements:
             if f.terminated:
                 f.position(f.block("unreachable"))
             f.span = statement.span
-            self._owner = node
             getattr(self, "_do_" + type(statement).__name__)(statement)
-        self.scopes.pop()
+        self._owner = outer
 
     def _do_ExprStatement(self, node):
         expr = node.expr
@@ -414,7 +419,7 @@ class Lowering(MapCode, OutputCode):
             target = row.at(var.type.offsets[1], value)
             kind = storage.info.value_type
             if isinstance(kind, types.Aggregate):
-                operand = self._aggregate_of(node, storage, g.params[1], g.params[2])
+                operand = self.aggregate_of(node, storage, g.params[1], g.params[2])
                 g.store(target.base, target.off, operand, 8)
             else:
                 self.copy(Place(g.params[2], 0, kind), target)
@@ -509,8 +514,10 @@ class Lowering(MapCode, OutputCode):
             return self.load(self._dereferenced(node))
         if node.op == "!":
             return self._truth(node)
-        operand = self.value(node.operand)
-        return f.neg(operand) if node.op == "-" else f.alu("^", operand, -1)
+        operand, kind = self.value(node.operand), node.operand.type
+        result = f.neg(operand) if node.op == "-" else f.alu("^", operand, -1)
+        # bpftrace works in the operand's width and takes the result as a number without sign
+        return f.extend(result, kind.size, False) if kind.size < 8 else result
 
     def _dereferenced(self, node):
         pointer = node.operand.type
@@ -550,11 +557,20 @@ class Lowering(MapCode, OutputCode):
         op = node.op
         if op in LOGICAL or op in COMPARISONS:
             return self._truth(node)
-        left = self.value(node.left)
+        left = self._widened(node.left)
         if not isinstance(left, int) and any(isinstance(n, (ast.Increment, ast.Call, ast.Block))
                                              for n in node.right.walk()):
             left = self.f.copy(left)
-        return self.arithmetic(op, left, self.value(node.right), node.left.type, node.right.type, node)
+        return self.arithmetic(op, left, self._widened(node.right), node.left.type, node.right.type, node)
+
+    def _widened(self, node):
+        """An operand of arithmetic: what `-` and `~` made in a small width gets its sign back here."""
+        operand = self.value(node)
+        if isinstance(node, ast.Unary) and node.op in "-~" and not isinstance(operand, int):
+            kind = node.operand.type
+            if kind.size < 8 and kind.signed:
+                return self.f.extend(operand, kind.size, True)
+        return operand
 
     def arithmetic(self, op, left, right, left_type, right_type, node):
         """left op right in 64 bits; pointers step by what they point at."""
@@ -636,13 +652,11 @@ class Lowering(MapCode, OutputCode):
         """Run the statements of a block expression, then work() with its variables in sight."""
         f = self.f
         self.scopes.append({})
-        for statement in node.statements:
-            self._owner = node
-            getattr(self, "_do_" + type(statement).__name__)(statement)
-        result = work()
-        self.scopes.pop()
+        self._statements(node)
         if f.terminated:
             f.position(f.block("unreachable"))
+        result = work()
+        self.scopes.pop()
         return result
 
     def _value_TupleAccess(self, node):

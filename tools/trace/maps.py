@@ -222,14 +222,22 @@ class MapCode:
         f = self.f
         info = storage.info
         kind = info.value_type
-        state = kind.start(f)
         if info.storage == "cpu":
+            state = kind.start(f)
             for cpu in range(self.script.machine.cpus):
                 kind.combine(f, state, f.map_value(storage.kernel_map.name, cpu * info.stride))
             return kind.finish(f, state)
         key = self.key(storage, self.keys_of(node))
-        if info.storage == "hash":
-            pointer = self.lookup(storage, key)
+        return self.aggregate_of(node, storage, key,
+                                 self.lookup(storage, key) if info.storage == "hash" else None)
+
+    def aggregate_of(self, node, storage, key, pointer):
+        """The number of one key of a map of aggregates. `key`: its address; `pointer`: the address of its value, or
+        0, where all CPUs share one."""
+        f = self.f
+        kind = storage.info.value_type
+        state = kind.start(f)
+        if storage.info.storage == "hash":
             found, done = f.block(), f.block()
             f.branch("==", pointer, 0, done, found)
             f.position(found)
@@ -238,8 +246,9 @@ class MapCode:
             f.position(done)
             return kind.finish(f, state)
         if not self.script.machine.has_helper("bpf_map_lookup_percpu_elem", self.point.program_type):
+            name = storage.info.name
             self.error(node, "Reading %s in the script needs Linux 5.19 (bpf_map_lookup_percpu_elem); print(%s) works"
-                       % (info.name, info.name))
+                       % (name, name))
         cpu = f.variable()
         f.set(cpu, 0)
         loop, found, following, done = f.block("cpus"), f.block(), f.block(), f.block()

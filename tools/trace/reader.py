@@ -41,7 +41,7 @@ def _open_perf(map, pages):
 
 
 class _Texts(dict):
-    """Texts of byte strings, made once for each: few values make up most of a column."""
+    """Texts of strings' bytes, made once for each: few values make up most of a column."""
 
     def __init__(self, make):
         self.make = make
@@ -61,12 +61,12 @@ class _Batch:
     def __init__(self, batch, stride, template):
         layout = "=" + batch.layout
         self.unpack = struct.Struct("%s%dx" % (layout, stride - struct.calcsize(layout))).iter_unpack
-        self.template = template
+        self.template = template = template.encode("utf-8", "surrogateescape")
         self.group = template * _GROUP
         self.texts = {index: _Texts(make).__getitem__ for index, make in batch.texts.items()}
 
     def text(self, data, count):
-        """The text of the `count` records in `data`."""
+        """The text, as bytes, of the `count` records in `data`."""
         rows = self.unpack(data)
         if self.texts:
             columns = list(zip(*rows))

@@ -71,6 +71,7 @@ class Resolver:
         self.depth = 0
         self.loops = 0
         self.changed = False
+        self._owner = None              # the block that variables at hand belong to
 
     # -- running
 
@@ -105,7 +106,7 @@ class Resolver:
     def block(self, block):
         """The type of the block's value, None without."""
         self.scopes.append({})
-        self._owner = block
+        outer, self._owner = self._owner, block
         try:
             for statement in block.statements:
                 self._owner = block
@@ -116,6 +117,7 @@ class Resolver:
             return None
         finally:
             self.scopes.pop()
+            self._owner = outer
 
     def statement(self, node):
         getattr(self, "_" + type(node).__name__)(node)
@@ -437,7 +439,7 @@ class Resolver:
 
     def _String(self, node):
         size = len(node.value.encode("utf-8", "surrogateescape")) + 1
-        if size - 1 >= self.config.max_strlen and size > 65:
+        if size > self.config.max_strlen:
             self.error(node, "String is too long (over %d bytes): %s" % (self.config.max_strlen, node.value))
         return String(size)
 
@@ -519,6 +521,9 @@ class Resolver:
         if kind == "word":
             if not isinstance(node, ast.Identifier):
                 self.error(node, "%s() expects a name here" % call.name)
+            return
+        if kind == "literal string" and isinstance(node, ast.String):
+            node.type = String(len(node.value) + 1)     # of any length: it stays in user space
             return
         found = self.expr(node)
         if kind.startswith("literal"):

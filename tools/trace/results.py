@@ -287,9 +287,9 @@ class TextRenderer:
         have to be Results one by one."""
         return batch.template
 
-    def emit_batch(self, text, count):
-        """Write what `batch` has made of `count` records."""
-        self.out.write(text.encode("utf-8", "surrogateescape"))
+    def emit_batch(self, data, count):
+        """Write the bytes that `batch` has made of `count` records."""
+        self.out.write(data)
 
     def settle(self):
         """Nothing more comes for the moment."""
@@ -309,8 +309,8 @@ class JsonRenderer:
         # Text values would need their escapes before the template pads or cuts them.
         return None if batch.texts else _record("printf", json_string(batch.template))
 
-    def emit_batch(self, text, count):
-        self.out.write(text.encode())
+    def emit_batch(self, data, count):
+        self.out.write(data)
 
     def settle(self):
         self.out.settle()

@@ -263,6 +263,21 @@ def hex_buffer(data, keep_ascii=True, escape=True):
     return "".join(chr(b) if keep_ascii and 32 <= b < 127 else "\\x%02x" % b for b in data)
 
 
+class Raw(ValueType):
+    """Bytes as they are."""
+    align = 8
+    name = "bytes"
+
+    def __init__(self, size):
+        self.size = size
+
+    def _identity(self):
+        return (self.size,)
+
+    def decode(self, data, host=UNKNOWN):
+        return bytes(data[:self.size])
+
+
 class Buffer(ValueType):
     """buf(): a length (u32) and up to `capacity` bytes."""
     align = 4

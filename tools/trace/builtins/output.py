@@ -135,10 +135,11 @@ class _Print(Builtin):
             for argument in rest:
                 r._argument(call, "literal integer", argument)
             return None
-        if isinstance(first, ast.MapAccess):
-            var = r.map_target(first)
-            if var.value is not None and var.value.aggregate and not var.value.castable:
-                r.error(call, "print() of one value of a map of type %s is not supported" % var.value)
+        if isinstance(first, ast.MapAccess) and len(call.arguments) == 1:
+            kind = r.map_target(first).value
+            if kind is not None and kind.aggregate and not kind.castable:
+                first.type = kind
+                return None
         r.arguments(self, call)
         if len(call.arguments) > 1:
             r.error(call, "Non-map print() only takes 1 argument, %d found" % len(call.arguments))
@@ -158,10 +159,31 @@ class _Print(Builtin):
             b.send(b.event(call, "print", [], show), lambda record: None)
             return
         kind = first.type
+        if kind.aggregate:
+            self._print_cell(b, call, first)
+            return
 
         def action(session, values):
             session.emit(results.Value(kind, values[0]))
         b.send_values(call, b.event(call, "print", [kind], action), [first])
+
+
+    def _print_cell(self, b, call, target):
+        """One value of a map of aggregates that cannot be read in the program: the reader looks it up."""
+        info = b.storage(target).info
+
+        def action(session, values):
+            cells = dict(info.raw(session.maps)).get(values[0])
+            size = info.value_type.size
+            session.emit(results.Value(info.value_type, info.value_type.reduce(cells or [bytes(size)])))
+        event = b.event(call, "print", [types.Raw(info.key_type.size)], action)
+        offset, kind = event.fields[0]
+
+        def write(record):
+            from .. import strings
+            key = Place(b.key(b.storage(target), target.keys), 0, kind)
+            strings.copy_bytes(b, key, record.at(offset, kind), kind.size)
+        b.send(event, write)
 
 
 @register

@@ -163,7 +163,7 @@ def _errors():
 
 def _signals():
     import signal
-    return {int(s): s.name for s in signal.Signals}
+    return {int(s): signal.strsignal(s) for s in signal.valid_signals() if signal.strsignal(s)}
 
 
 register(_Named("strerror", _errors))
