@@ -63,7 +63,7 @@ def events(batches):
         Event(0, "printf", 24, [(8, types.Integer(8)), (16, types.Integer(4, False))], printf("%d %u\n"),
               Batch("8xqI4x", "%d %u\n") if batches else None),
         Event(1, "printf", 13, [(8, words)], printf("<%s>\n"),
-              Batch("8x5s", "<%s>\n", {0: words.decode}) if batches else None),
+              Batch("8x5s", "<%s>\n", {0: lambda data: data.split(b"\0")[0]}) if batches else None),
         Event(2, "exit", 24, [], lambda session, values: session.exit(0)),
     ]
 

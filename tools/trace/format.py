@@ -85,7 +85,7 @@ class Spec(NamedTuple):
         if letter == "s" and isinstance(kind, Integer) and kind.enum is None:
             return kind.format, flags.replace("+", "") + width + "d"
         if letter == "s" and isinstance(kind, String):
-            return "%ds" % kind.size, "%s"      # padded when it becomes text
+            return "%ds" % kind.size, flags.replace("+", "") + width + "s"
         return None
 
 
@@ -159,20 +159,20 @@ class Format:
             template.append(made[1])
             template.append(self.fragments[index + 1].replace("%", "%%"))
             if isinstance(kind, String):
-                texts[index] = _text_of(trailer, self.specs[index])
+                texts[index] = _text_of(trailer)
             end = offset + kind.size
         layout.append("%dx" % (size - end) if size > end else "")
         return Batch("".join(layout), "".join(template), texts)
 
 
-def _text_of(trailer):
-    """Function from a string's bytes in a record to those of its text."""
-    trailer = trailer.encode("utf-8", "surrogateescape")
-
+def _text_of(trailer, spec):
+    """Function from a string's bytes to its text."""
     def text(data):
         at = data.find(b"\0")
-        return data[:at] if at >= 0 else data + trailer
-    return text
+        if at >= 0:
+            return data[:at].decode("utf-8", "surrogateescape")
+        return data.decode("utf-8", "surrogateescape") + trailer
+    return (lambda data: spec.pad(text(data))) if spec.width else text
 
 
 def gfp_flags(number):
