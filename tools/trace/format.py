@@ -165,14 +165,14 @@ class Format:
         return Batch("".join(layout), "".join(template), texts)
 
 
-def _text_of(trailer, spec):
-    """Function from a string's bytes to its text."""
+def _text_of(trailer):
+    """Function from a string's bytes in a record to those of its text."""
+    trailer = trailer.encode("utf-8", "surrogateescape")
+
     def text(data):
         at = data.find(b"\0")
-        if at >= 0:
-            return data[:at].decode("utf-8", "surrogateescape")
-        return data.decode("utf-8", "surrogateescape") + trailer
-    return (lambda data: spec.pad(text(data))) if spec.width else text
+        return data[:at] if at >= 0 else data + trailer
+    return text
 
 
 def gfp_flags(number):
