@@ -11,6 +11,7 @@ import weakref
 
 from . import syscalls
 from .errors import refused
+from .introduced import needs
 from .uapi import F_PATH_FD
 
 _owned = weakref.WeakSet()
@@ -121,6 +122,26 @@ class BpfObject(KernelObject):
         except OSError as error:
             raise refused("pin at %s" % path, error, "bpf", False, _PIN_TEXTS.get(error.errno, ""),
                           permitted=_NOT_BPFFS) from None
+
+
+class Token(KernelObject):
+    """Permission that a BPF file system mounted with delegate_* options hands to a user namespace
+    (6.9+): programs, maps and BTF may be made with it without capabilities in the initial one."""
+
+    __slots__ = ()
+
+    @classmethod
+    def create(cls, bpffs):
+        """bpffs: a descriptor of the root directory of such a file system."""
+        try:
+            return cls(syscalls.bpf("token_create", bpffs_fd=fd_of(bpffs)))
+        except OSError as error:
+            raise refused("creation of a BPF token", error, "bpf", invalid=needs(
+                "command", "token_create", "a BPF token") or {
+                    errno.EOPNOTSUPP: "tokens are for user namespaces, not for the initial one",
+                    errno.ENOENT: "the file system was mounted without delegate_* options",
+                    errno.EINVAL: "that is not the root of a BPF file system",
+            }.get(error.errno, "")) from None
 
 
 # what /proc/PID/fd/N shows after "anon_inode:"

@@ -16,7 +16,7 @@ from .introduced import since
 from .kobject import BpfObject, fd_of
 from .program import object_name
 from .syscalls import ATTR, address, bpf_raw
-from .uapi import ANY, F_NO_PREALLOC, F_NUMA_NODE, MAP_TYPES, name_of, number
+from .uapi import ANY, F_NO_PREALLOC, F_NUMA_NODE, F_TOKEN_FD, MAP_TYPES, name_of, number
 
 _NET = {"devmap", "devmap_hash", "sockmap", "sockhash", "cpumap", "xskmap", "reuseport_sockarray"}
 
@@ -44,13 +44,14 @@ class Map(BpfObject):
     @staticmethod
     def create(type, key_size, value_size, max_entries, *, name="", flags=0, inner_map=None,
                numa_node=None, btf=None, btf_key_type_id=0, btf_value_type_id=0,
-               btf_vmlinux_value_type_id=0, map_extra=0, ifindex=0):
+               btf_vmlinux_value_type_id=0, map_extra=0, ifindex=0, token=None):
         """Makes a map -> Map of the class that fits the type (a name of MAP_TYPES).
 
         Sizes in bytes, max_entries in elements (ring buffers: bytes, a power of two and pages).
         A perf_event_array with max_entries 0 gets one element for each possible CPU. Local storage
         (sk, inode, task, cgrp) has max_entries 0 and wants BTF: without one, its value is plain bytes.
-        map_extra: hash functions of a bloom_filter (5.16+), the address of an arena.
+        map_extra: hash functions of a bloom_filter (5.16+), the address of an arena. token: a
+        kobject.Token that delegates the permission (6.9+).
         """
         type_number = number(MAP_TYPES, type, "map type")
         if type == "perf_event_array" and not max_entries:
@@ -68,6 +69,8 @@ class Map(BpfObject):
             btf_fd=fd_of(btf) if btf is not None else 0, btf_key_type_id=btf_key_type_id,
             btf_value_type_id=btf_value_type_id, map_extra=map_extra,
             btf_vmlinux_value_type_id=btf_vmlinux_value_type_id)
+        if token is not None:
+            fields.update(map_flags=flags | F_TOKEN_FD, map_token_fd=fd_of(token))
         call = "creation of %s map%s" % (type, " " + name if name else "")
         try:
             fd = _create(fields)

@@ -14,7 +14,7 @@ from .errors import KernelError, VerifierError, explain, refused
 from .introduced import since
 from .kobject import BpfObject, KernelObject, fd_of
 from .syscalls import address
-from .uapi import (ATTACH_TYPES, PROG_TYPES, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, name_of, number)
+from .uapi import (ATTACH_TYPES, F_TOKEN_FD, PROG_TYPES, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, name_of, number)
 
 _NET = {"sched_cls", "sched_act", "xdp", "cgroup_skb", "cgroup_sock", "lwt_in", "lwt_out", "lwt_xmit",
         "sock_ops", "sk_skb", "sk_msg", "cgroup_sock_addr", "lwt_seg6local", "sk_reuseport",
@@ -22,6 +22,7 @@ _NET = {"sched_cls", "sched_act", "xdp", "cgroup_skb", "cgroup_sock", "lwt_in", 
 _TRACE = {"kprobe", "tracepoint", "perf_event", "raw_tracepoint", "raw_tracepoint_writable",
           "tracing", "lsm", "struct_ops", "ext"}
 _UNKNOWN_HELPER = re.compile(r"(?:invalid|unknown) func \S*#(\d+)")
+STDOUT, STDERR = 1, 2       # enum bpf_stream_id
 _LOG_FIRST, _LOG_MAX = 1 << 18, 1 << 24   # before 5.2 the kernel takes at most 16 MiB - 1
 
 TestRun = collections.namedtuple("TestRun", "retval duration data ctx")
@@ -82,13 +83,14 @@ class Program(BpfObject):
     def load(cls, type, instructions, *, name="", license="GPL", maps=None,
              expected_attach_type=None, attach_btf_id=0, attach_prog=None, attach_btf_obj=None,
              flags=0, ifindex=0, btf=None, func_info=(0, b""), line_info=(0, b""), fd_array=(),
-             bind_fd_array=False, log_level=0, log_size=_LOG_FIRST):
+             bind_fd_array=False, token=None, log_level=0, log_size=_LOG_FIRST):
         """Loads instructions (a list of asm.Instruction or encoded bytes).
 
         type, expected_attach_type: names of PROG_TYPES and ATTACH_TYPES. maps: name -> Map, for the
         MapRefs. attach_prog / attach_btf_obj: program or BTF object that attach_btf_id lies in
         (vmlinux when neither). func_info, line_info: (record size, bytes) with btf. fd_array: maps and
         BTF objects referred to by index (5.14+), bound to the program with bind_fd_array (6.14+).
+        token: a kobject.Token that delegates the permission (6.9+).
         log_level: 1 or 2 keep the log of a program that loads in `.log`; +4 for statistics.
 
         VerifierError when the verifier refuses, KernelError when the kernel does otherwise.
@@ -107,7 +109,9 @@ class Program(BpfObject):
         insns, license_at, func_at, line_at, array_at = map(address, buffers)
         fields = dict(
             prog_type=number(PROG_TYPES, type, "program type"), insn_cnt=len(code) // 8, insns=insns,
-            license=license_at, prog_flags=flags, prog_ifindex=ifindex, prog_name=object_name(name),
+            license=license_at, prog_flags=flags | (F_TOKEN_FD if token is not None else 0),
+            prog_token_fd=fd_of(token) if token is not None else 0, prog_ifindex=ifindex,
+            prog_name=object_name(name),
             kern_version=_kern_version() if type == "kprobe" else 0, attach_btf_id=attach_btf_id,
             prog_btf_fd=fd_of(btf) if btf is not None else 0,
             func_info=func_at, func_info_rec_size=func_info[0],
@@ -194,6 +198,11 @@ class Program(BpfObject):
         """The machine code (bytes)."""
         return self._dump("jited")
 
+    def read_stream(self, stream=STDERR, size=4096):
+        """What the program wrote to its STDOUT or STDERR stream, or the kernel about it (faults,
+        timeouts): up to size bytes, b"" when there is no more (6.18+)."""
+        return _read_stream(self, stream, size)
+
     def test_run(self, data=None, ctx=None, *, repeat=1, data_size_out=None, ctx_size_out=None,
                  flags=0, cpu=0, batch_size=0):
         """Runs the program in the kernel with this packet and context -> TestRun.
@@ -225,6 +234,18 @@ class Program(BpfObject):
         ctx_left = ctx_in if self.type == "syscall" else ctx_out[:answer["ctx_size_out"]]
         return TestRun(answer["retval"], answer["duration"],
                        bytes(data_out[:answer["data_size_out"]]), bytes(ctx_left))
+
+
+def _read_stream(program, stream, size):
+    buffer = bytearray(size)
+    try:
+        got = syscalls.bpf("prog_stream_read_by_fd", stream_buf=address(buffer), stream_buf_len=size,
+                           stream_id=stream, prog_fd=program.fileno())
+    except OSError as error:
+        raise refused("read of a stream of program %s" % program.name, error, "admin",
+                      invalid=introduced.needs("command", "prog_stream_read_by_fd", "a program's stream")
+                      ) from None
+    return bytes(buffer[:got])
 
 
 def _text(data):

@@ -419,6 +419,24 @@ def test_kfunc_call():
 
 
 @pytest.mark.kernel
+def test_token():
+    """The initial user namespace has no tokens, and before 6.9 nobody has."""
+    from rawbpf.loader import kernel
+    from rawbpf.loader.kobject import Token
+    root = mount("bpf")
+    with pytest.raises(KernelError, match="not for the initial one|delegate_" if kernel.release() >= (6, 9)
+                       else "needs Linux 6.9"):
+        Token.create(root)
+    os.close(root)
+
+
+@pytest.mark.kernel(since="6.18")
+def test_stream_of_a_program_that_says_nothing():
+    with Program.load("syscall", RETURN_0, flags=1 << 4) as program:
+        assert program.read_stream() == b""
+
+
+@pytest.mark.kernel
 def test_nothing_of_all_this_is_left():
     gc.collect()
     assert not [name for name in os.listdir("/proc/self/fd")
