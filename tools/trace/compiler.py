@@ -115,7 +115,7 @@ class Compiler:
         self.diagnostics.check()
         if not units:
             raise ScriptError(self.script.span, "No probes to attach")
-        count = sum(len(unit.points) for unit in units)
+        count = sum(1 if "_multi" in (unit.point.expected_attach_type or "") else len(unit.points) for unit in units)
         if count > self.config.max_probes:
             raise ScriptError(units[-1].probe.span, "Can't attach to %d probes because it exceeds the current limit "
                               "of %d probes." % (count, self.config.max_probes),
