@@ -588,9 +588,9 @@ class Resolver:
         if not isinstance(kind, Integer):
             self._bad_unary(node, kind)
         constant = self.constant(node)
-        if node.op == "-" and isinstance(constant, int):
+        if isinstance(constant, int):
             return types.literal(constant)
-        return INT64 if kind.signed and not (node.op == "~" and kind.flexible) else UINT64
+        return INT64 if kind.signed else UINT64
 
     def _bad_unary(self, node, kind):
         self.error(node, "The %s operator can not be used on expressions of type '%s'" % (node.op, type_text(kind)))
