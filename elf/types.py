@@ -363,6 +363,6 @@ def _definition(t, name, indent, depth):
         lines = []
         for field in core.fields:
             text = _definition(field.type, field.name, indent, max(depth, 1) + 1)
-            lines.append("%s%s%s;" % (pad, text, "" if field.bit_size is None else " : %d" % field.bit_size))
+            lines.append("%s%s%s;" % (pad, text, "" if field.bit_size is None else ": %d" % field.bit_size))
     head = ("enum" if isinstance(core, Enum) else core.kind) + (" " + core.name if core.name else "")
     return head + " {\n" + "\n".join(lines) + end

@@ -85,9 +85,14 @@ def expand(text, target=Target()):
 
 def list_events(pattern="*", target=Target()):
     """Iterator of Listed over every kind that `pattern` names ("tracepoint:sched:*", "*sched*",
-    "uprobe:./a.out:*"), in bpftrace's order."""
+    "uprobe:./a.out:*"), in bpftrace's order; of ListedType for "struct task_*", "enum *"."""
     import os
 
+    from .type_list import is_type_pattern, list_types
+
+    if is_type_pattern(pattern):
+        yield from list_types(pattern)
+        return
     kind, colon, rest = pattern.partition(":")
     if not colon and kind.lower() not in _KINDS and kind not in _KINDS:
         # "-l '*sleep*'": a pattern for the events of every kind that the kernel has

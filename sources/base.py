@@ -59,6 +59,10 @@ class Listed:
     def arguments(self):
         return self._arguments() if self._arguments else []
 
+    def verbose(self):
+        """The lines of a verbose listing."""
+        return [self.text, *("    " + argument for argument in self.arguments)]
+
     def __repr__(self):
         return "Listed(%r)" % self.text
 

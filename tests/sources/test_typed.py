@@ -257,3 +257,14 @@ def test_fentry_is_refused_with_a_reason_where_it_cannot_be():
     with pytest.raises(OSError) as caught:
         program_for(point, lambda f, c, p: [], 0)
     assert "security module" in str(caught.value) or "locked down" in str(caught.value)
+
+
+@pytest.mark.kernel
+def test_listing_of_types():
+    """struct iovec is two members in every kernel."""
+    (listed,) = sources.list_events("struct iovec")
+    assert listed.text == "struct iovec"
+    assert listed.verbose() == ["vmlinux: struct iovec {\n\tvoid *iov_base;\n\t__kernel_size_t iov_len;\n};", ""]
+    assert "struct iov_iter" in [each.text for each in sources.list_events("struct iov*")]
+    (listed,) = sources.list_events("enum pid_type")
+    assert "\tPIDTYPE_PID = 0,\n\tPIDTYPE_TGID = 1,\n" in listed.verbose()[0]

@@ -61,9 +61,7 @@ def _listed(source, attach_point, points, target):
 def _print(listed, verbose):
     out = Writer(1, "full")
     for item in listed:
-        lines = [item.text]
-        if verbose:
-            lines += ["    " + argument for argument in item.arguments]
+        lines = item.verbose() if verbose else [item.text]
         out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
     out.flush()
 
