@@ -4,13 +4,15 @@ Knows nothing of the kernel it runs on: maps, functions and kernel symbols stay 
 `FuncRef`, `KsymRef`) until whoever loads the program resolves them.
 """
 
-from .errors import AsmError
+from .errors import AsmError, AsmSyntaxError
 from .instruction import FuncRef, Instruction, KsymRef, Label, MapRef, decode, encode, slot_numbers
 
 # Modules that a program which only loads ready instructions does not need.
-_LAZY = {"ir": ".ir", "compile_function": ".compile", "Code": ".compile", "disassemble": ".disassembler"}
+_LAZY = {"ir": ".ir", "compile_function": ".compile", "Code": ".compile", "disassemble": ".disassembler",
+         "assemble": ".text", "assemble_files": ".text", "Builder": ".builder", "relocate": ".builder",
+         "write_object": ".objectfile", "code_info": ".btfwriter"}
 
-__all__ = ["AsmError", "FuncRef", "Instruction", "KsymRef", "Label", "MapRef", "decode", "encode", "slot_numbers",
+__all__ = ["AsmError", "AsmSyntaxError", "FuncRef", "Instruction", "KsymRef", "Label", "MapRef", "decode", "encode", "slot_numbers",
            *_LAZY]
 
 

@@ -114,3 +114,21 @@ def debug_info(functions, places=()):
     records = b"".join(struct.pack("=II", slot, writer.function(name)) for name, slot in functions)
     lines = writer.line_records(places, starts)
     return writer.bytes(), (8, records), (16, b"".join(lines)) if lines else None
+
+
+def code_info(code, place=None):
+    """`debug_info` of a compiled `Code`. place(span) -> (filename, line, column, the line's text) or None."""
+    from .instruction import slot_numbers
+    slots = slot_numbers(code.instructions)
+    functions = sorted(code.functions.items(), key=lambda item: item[1])
+    places = []
+    if place is not None:
+        found = {}
+        for slot, span in zip(slots, code.spans):
+            if span is None:
+                continue
+            if span not in found:
+                found[span] = place(span)
+            if found[span] is not None:
+                places.append((slot, *found[span]))
+    return debug_info([(name, slots[index]) for name, index in functions], places)
