@@ -118,7 +118,7 @@ def test_other_types(program):
     assert [f.name for f in program.find("either", "union").fields] == ["n", "d", "bytes"]
     assert program.find("nameless_t").target.fields[0].name == "s"
     assert program.find("node", "union") is None and program.find("nod") is None and program.find("ode") is None
-    assert "\tunsigned int mid : 5;\n" in definition(program.find("node"))
+    assert "\tunsigned int mid: 5;\n" in definition(program.find("node"))
 
 
 def test_lines(program):
