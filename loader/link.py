@@ -123,21 +123,29 @@ class LinkGroup:
 
 
 def close_all(objects):
-    """Closes objects, in threads when there are many. All are closed even when one fails."""
-    objects = list(objects)
-    if len(objects) < 4:
-        for item in objects:
-            item.close()
-        return
-    objects.pop().close()       # the import needs a descriptor, and may have been left none
-    import threading
-    threads = min(len(objects), 64)
-    workers = [threading.Thread(target=lambda part: [item.close() for item in part],
-                                args=(objects[start::threads],)) for start in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    """Closes objects, in threads when there are several. All are closed even when one fails; the
+    first failure is raised then."""
+    waiting, failures = list(objects), []
+
+    def work():
+        while waiting:
+            try:
+                waiting.pop().close()
+            except IndexError:            # another thread took the last one
+                return
+            except Exception as error:
+                failures.append(error)
+    if len(waiting) < 4:
+        work()
+    else:
+        import threading
+        workers = [threading.Thread(target=work) for _ in range(min(len(waiting), 16))]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    if failures:
+        raise failures[0]
 
 
 def _u64s(values):

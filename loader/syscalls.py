@@ -192,8 +192,11 @@ def _invoke(number, *arguments):
         if result >= 0:
             return result
         code = ctypes.get_errno()
-        if code != errno.EINTR:
+        if code != errno.EINTR or arguments[0] == _TEST_RUN:
             raise OSError(code, os.strerror(code))
+
+
+_TEST_RUN = COMMANDS["prog_test_run"]
 
 
 def bpf_raw(command, attr):
@@ -205,9 +208,12 @@ def bpf_raw(command, attr):
         try:
             return _invoke(number, command, where, size)
         except OSError as error:
-            # The verifier gives up with EAGAIN when a signal is pending.
-            if error.errno != errno.EAGAIN:
+            # The verifier gives up with EAGAIN, a test run with EINTR, when a signal is pending.
+            # Handlers have run by now; what they raise has left this function.
+            if error.errno not in (errno.EAGAIN, errno.EINTR):
                 raise
+            if error.errno == errno.EINTR:
+                break      # a test run has effects: repeated once, undisturbed
     import signal
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:

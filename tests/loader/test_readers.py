@@ -232,7 +232,7 @@ while True:
 def test_consumer_killed_and_started_again():
     """A batch whose reader was killed before it gave the room back comes again: nothing is missing,
     and what comes twice is at most one batch."""
-    state, ring = state_map(), Map.create("ringbuf", 0, 0, 1 << 16)
+    state, ring = state_map(), Map.create("ringbuf", 0, 0, 1 << 18)
     program = Program.load("socket_filter", emitter(state, ring, False, False, 24))
     got = []
     for round in range(3):
@@ -256,7 +256,7 @@ def test_consumer_killed_and_started_again():
     assert sorted(set(sum(got, []))) == list(range(3030))
 
 
-@pytest.mark.kernel
+@pytest.mark.root
 def test_many_loads_leave_nothing():
     """1000 programs and maps come and go: neither descriptors nor memory grow."""
     import gc
