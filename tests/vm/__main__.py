@@ -13,6 +13,7 @@ import concurrent.futures
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,7 @@ def boot(series, initrd, command, options):
 
 def main(argv):
     options = parse(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that files are removed
     if options.fetch:
         for series in options.kernel:
             print(series, kernel(series, refresh=True).name, flush=True)
@@ -117,7 +119,14 @@ def main(argv):
         guest.pack(initrd, [tuple(pair.partition("=")[::2]) if "=" in pair else (pair, None)
                             for pair in options.add])
         with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
-            results = list(pool.map(lambda series: boot(series, initrd, command, options), options.kernel))
+            waiting = [pool.submit(boot, series, initrd, command, options) for series in options.kernel]
+            try:
+                results = [future.result() for future in waiting]
+            except BaseException:
+                for future in waiting:
+                    future.cancel()
+                guest.stop_all()
+                raise
     return next((status for status in results if status), 0)
 
 

@@ -5,6 +5,7 @@ other end of the second one is `compile_for`, because the guest has no compiler 
 """
 
 import base64
+import ctypes
 import json
 import os
 import re
@@ -25,6 +26,7 @@ ROOMS = ("asm", "elf", "loader", "sources", "tools")
 # pytest and what its versions import, and the project's dependency
 MODULES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli",
            "typing_extensions", "py", "elftools")
+PR_SET_PDEATHSIG = 1
 BEGIN, STATUS = "rawbpf-guest-begin", "rawbpf-guest-status:"
 
 INIT = f"""#!/bin/busybox sh
@@ -111,6 +113,20 @@ def _serve(listener):
         return  # the listener or the machine is closed
 
 
+_running = set()
+
+
+def stop_all():
+    """End every machine that runs, from another thread."""
+    for machine in list(_running):
+        machine.kill()
+
+
+def _die_with_parent():
+    """In a child before exec: however the tests end, no machine outlives them."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def run(kernel, initrd, command, log, on_line=None, memory="1500M", timeout=900):
     """Boot `kernel` with `initrd` and run the shell `command` in /project: its exit status.
 
@@ -136,8 +152,9 @@ def run(kernel, initrd, command, log, on_line=None, memory="1500M", timeout=900)
                  "-kernel", str(kernel), "-initrd", str(joined),
                  "-append", "console=ttyS0 quiet panic=-1"],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                start_new_session=True)
-            killer = threading.Timer(timeout, os.killpg, (machine.pid, signal.SIGKILL))
+                preexec_fn=_die_with_parent)
+            _running.add(machine)
+            killer = threading.Timer(timeout, machine.kill)
             killer.start()
             started = time.monotonic()
             try:
@@ -147,6 +164,7 @@ def run(kernel, initrd, command, log, on_line=None, memory="1500M", timeout=900)
                 machine.kill()  # its console is closed, or this run is interrupted
                 machine.wait()
                 machine.stdout.close()
+                _running.discard(machine)
     if status is None and time.monotonic() - started >= timeout:
         raise GuestError(f"no end within {timeout} s")
     if status is None:
