@@ -478,3 +478,13 @@ def test_two_capabilities_are_enough_for_begin_and_tracepoints_say_what_they_nee
     done = unprivileged(rawbpf, ["bpf", "perfmon"], "trace", "-e", "tracepoint:sched:sched_switch { exit(); }")
     assert done.returncode != 0 and done.stdout == ""
     assert "tracefs" in done.stderr and "CAP_" in done.stderr
+
+
+def test_names_of_the_kernel_may_need_a_capability(rawbpf):
+    done = unprivileged(rawbpf, ["bpf", "perfmon"], "trace", "-q", "-e",
+                        "BEGIN { @[ksym(0xffffffff81000000)] = 1; exit(); }")
+    assert done.returncode == 0
+    assert ("CAP_SYSLOG" in done.stderr) == ("@[0xffffffff81000000]: 1" in done.stdout)
+    done = unprivileged(rawbpf, ["bpf", "perfmon", "syslog"], "trace", "-q", "-e",
+                        "BEGIN { @[ksym(0xffffffff81000000)] = 1; exit(); }")
+    assert done.stderr == ""

@@ -93,6 +93,11 @@ class Host(types.Host):
                 self._kernel = KernelSymbols()
             except OSError:
                 self._kernel = KernelSymbols(b"")
+            if not self._kernel.readable and self._session is not None:
+                from .results import Notice
+                self._session.emit(Notice("kernel addresses have no names: seeing them in /proc/kallsyms needs "
+                                          "CAP_SYSLOG (or the sysctls kernel.kptr_restrict=0 and "
+                                          "kernel.perf_event_paranoid=1)"))
         return self._kernel.resolve(address)
 
     # -- processes

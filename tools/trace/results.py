@@ -107,6 +107,22 @@ def _place(span):
     return '"filename": %s, "line": %d, "col": %d' % (json_string(span.source.name), span.line, span.column)
 
 
+class Notice(Result):
+    """Something about the machine that makes the output less than it could be."""
+
+    __slots__ = ("value",)
+    to_err = True
+
+    def __init__(self, value):
+        self.value = value
+
+    def text(self):
+        return "WARNING: %s\n" % self.value
+
+    def json(self):
+        return '{"type": "warning", "msg": %s}\n' % json_string(self.value)
+
+
 class Value(Result):
     """print() of a value that is no map: a Python `value` of the script type `type`."""
 
@@ -319,5 +335,5 @@ class JsonRenderer:
 RENDERERS = {"text": TextRenderer, "json": JsonRenderer}
 
 __all__ = ["AttachedProbes", "Cat", "End", "Failures", "HelperError", "Join", "JsonRenderer", "LostEvents",
-           "MapResult", "Message", "Printf", "RENDERERS", "Result", "Stats", "Syscall", "TextRenderer", "Time",
+           "MapResult", "Message", "Notice", "Printf", "RENDERERS", "Result", "Stats", "Syscall", "TextRenderer", "Time",
            "Trouble", "Value"]
