@@ -102,7 +102,7 @@ class BtfWriter:
 
 
 def debug_info(functions, places=()):
-    """(BTF, func_info, line_info) of one program, the last two as (record size, records) or None.
+    """(BTF, func_info, line_info) of one program, the last two as (record size, records).
 
     functions: (name, slot it starts at), the main one first; places: (slot, filename, line, column, the
     line's text) in the order of slots.
@@ -113,7 +113,7 @@ def debug_info(functions, places=()):
     writer = BtfWriter()
     records = b"".join(struct.pack("=II", slot, writer.function(name)) for name, slot in functions)
     lines = writer.line_records(places, starts)
-    return writer.bytes(), (8, records), (16, b"".join(lines)) if lines else None
+    return writer.bytes(), (8, records), (16, b"".join(lines)) if lines else (0, b"")
 
 
 def code_info(code, place=None):

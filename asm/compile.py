@@ -78,4 +78,4 @@ def _compile_one(function, level, main):
     registers = allocate(function)
     tidy(function, registers)
     places, used = layout(function)
-    return Emitter(function, registers, places), used, others
+    return Emitter(function, registers, places, level), used, others

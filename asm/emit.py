@@ -8,6 +8,7 @@ from .ir import Value
 from .lower import fits32
 from .opcodes import *
 
+_FROM_V2 = ("<", "<=", "s<", "s<=")
 _MOV = BPF_ALU64 | BPF_MOV
 
 
@@ -23,8 +24,8 @@ class Jump:
 class Emitter:
     """Emits one function into `code`, a list of Instruction and Jump; `starts` says where blocks begin."""
 
-    def __init__(self, function, registers, places):
-        self.registers, self.places = registers, places
+    def __init__(self, function, registers, places, level):
+        self.registers, self.places, self.level = registers, places, level
         self.code, self.spans, self.starts = [], [], {}
         self.span = None
         order = function.blocks
@@ -164,10 +165,12 @@ class Emitter:
         operator, width = op.info
         dst = self.registers[op.dst.n]
         x, src, imm = self._source(op.args[1])
-        self._emit(_MOV, dst, imm=1)
+        absent = self.level < 2 and operator in _FROM_V2
+        operator = INVERTED[operator] if absent else operator
+        self._emit(_MOV, dst, imm=int(not absent))
         self._emit((BPF_JMP if width == 64 else BPF_JMP32) | JUMP_OPERATION[operator] | x,
                    self.registers[op.args[0].n], src, 1, imm)
-        self._emit(_MOV, dst, imm=0)
+        self._emit(_MOV, dst, imm=int(absent))
 
     # memory
 
@@ -215,11 +218,17 @@ class Emitter:
 
     def _branch(self, op):
         operator, width, then, otherwise = op.info
-        if then is self.next and operator in INVERTED:
-            then, otherwise, operator = otherwise, then, INVERTED[operator]
-        x, src, imm = self._source(op.args[1])
+        a, b = op.args
+        inverse = INVERTED.get(operator)
+        if self.level < 2 and inverse in _FROM_V2:
+            inverse = SWAPPED[inverse] if type(b) is Value else None
+        if then is self.next and inverse is not None:
+            if inverse is not INVERTED[operator]:
+                a, b = b, a
+            then, otherwise, operator = otherwise, then, inverse
+        x, src, imm = self._source(b)
         self._jump_to(then, (BPF_JMP if width == 64 else BPF_JMP32) | JUMP_OPERATION[operator] | x,
-                      self.registers[op.args[0].n], src, imm)
+                      self.registers[a.n], src, imm)
         if otherwise is not self.next:
             self._jump_to(otherwise)
 

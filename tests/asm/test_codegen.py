@@ -25,12 +25,24 @@ def expected(seed, function):
     return Evaluator(made).run(function, [CONTEXT]), maps
 
 
+def level_of(instruction):
+    """The first instruction set, 1 to 4, that has it (RFC 9669 and the kernel's history)."""
+    code, dst, src, off, imm, ref = instruction
+    cls, op = code & 7, code & 0xf0
+    if code == 0x06 or cls in (4, 7) and off or cls == 1 and code & 0xe0 == 0x80 or code == 0xd7:
+        return 4
+    if cls == 6 or cls == 3 and code & 0xe0 == 0xc0 and imm != 0:
+        return 3
+    return 2 if cls == 5 and op in (0xa0, 0xb0, 0xc0, 0xd0) else 1
+
+
 def check(seed, cpu):
     function = program(seed, size=4 + seed % 16, atomics=cpu in ("v3", "v4"))
     before = str(function)
     result, memory = expected(seed, function)
     code = compile_function(function, cpu)
     assert str(function) == before
+    assert max(map(level_of, code.instructions)) <= int(cpu[1])
     made, maps = world(seed)
     assert (Machine(code.instructions, made).run([CONTEXT]), maps) == (result, memory), (seed, cpu)
     return code

@@ -1,0 +1,288 @@
+"""Each pass alone, on the smallest function that shows what it is for; and the code that comes out."""
+
+import pytest
+
+from rawbpf.asm import AsmError, Instruction, MapRef, code_info, compile_function, disassemble, ir
+from rawbpf.asm.flow import clone, reachable
+from rawbpf.asm.passes import (drop_dead_code, hold_constants, join_blocks, merge_stores, optimise, thread_constants)
+from rawbpf.asm.slots import drop_dead_stores
+from rawbpf.asm.ssa import construct, destruct
+
+
+def start(params=1):
+    return ir.Function("main", params)
+
+
+def prepared(f):
+    f = clone(f)
+    reachable(f)
+    return f
+
+
+def ops(f):
+    return [str(op) for block in f.blocks for op in block.ops]
+
+
+def kinds(f):
+    return [op.kind for block in f.blocks for op in block.ops]
+
+
+def code(f, cpu="v3"):
+    return [line.split(") ", 1)[1] for line in disassemble(compile_function(f, cpu).instructions).splitlines()]
+
+
+def test_ssa_gives_every_value_one_definition_and_a_phi_where_ways_meet():
+    f = start()
+    then, end = f.block("then"), f.block("end")
+    v = f.variable()
+    f.set(v, 1)
+    f.branch("==", f.params[0], 0, then, end)
+    f.position(then)
+    f.set(v, 2)
+    f.jump(end)
+    f.position(end)
+    f.ret(v)
+    f = prepared(f)
+    construct(f)
+    defined = [op.dst.n for block in f.blocks for op in block.ops if op.dst is not None]
+    assert len(defined) == len(set(defined))
+    phi = next(op for block in f.blocks for op in block.ops if op.kind == "phi")
+    assert len(phi.args) == 2
+    destruct(f)
+    assert "phi" not in kinds(f)
+
+
+def test_a_value_read_before_it_is_set_is_zero():
+    f = start()
+    v = f.variable()
+    f.ret(v)
+    assert code(f) == ["r0 = 0", "exit"]
+
+
+def test_threading_skips_a_test_whose_outcome_is_set_just_before():
+    f = start()
+    yes, test, then, otherwise = (f.block(n) for n in ("yes", "test", "then", "otherwise"))
+    v = f.variable()
+    f.set(v, 0)
+    f.branch("==", f.params[0], 5, yes, test)
+    f.position(yes)
+    f.set(v, 1)
+    f.jump(test)
+    f.position(test)
+    f.branch("!=", v, 0, then, otherwise)
+    f.position(then)
+    f.ret(1)
+    f.position(otherwise)
+    f.ret(2)
+    f = prepared(f)
+    thread_constants(f)
+    target = next(b for b in f.blocks if b.hint == "yes").ops[-1].info[0]
+    assert target.hint == "then"
+
+
+def test_dead_code_goes_but_calls_that_act_stay():
+    f = start()
+    f.load(f.params[0], 0, 8)
+    f.call("bpf_ktime_get_ns")
+    f.call("bpf_trace_printk", 0, 0)
+    f.ret(0)
+    f = prepared(f)
+    drop_dead_code(f)
+    assert kinds(f) == ["call", "ret"]
+
+
+def test_a_store_that_is_overwritten_unread_goes():
+    f = start()
+    slot = f.slot(8)
+    f.store(slot, 0, 1, 8)
+    f.store(slot, 0, 2, 8)
+    f.call("bpf_map_delete_elem", f.map("m"), f.address(slot))
+    f.store(slot, 0, 3, 8)
+    f.ret(0)
+    assert [line for line in code(f) if line.startswith("*")] == ["*(u64 *)(r10 -8) = 2"]
+    f = prepared(f)
+    optimise(f, 3)
+    drop_dead_stores(f)
+    assert kinds(f).count("store") == 1
+
+
+def test_neighbouring_stores_of_numbers_become_one():
+    f = start()
+    slot = f.slot(8)
+    for i, n in enumerate((1, 2, 3, 4)):
+        f.store(slot, i, n, 1)
+    f.call("bpf_map_delete_elem", f.map("m"), f.address(slot))
+    f.store(slot, 0, f.params[0], 4)
+    f.ret(0)
+    f = prepared(f)
+    merge_stores(f)
+    assert [(op.args[1], op.info) for b in f.blocks for op in b.ops if op.kind == "store"][0] == (0x04030201, (0, 4))
+
+
+def test_an_address_used_often_is_kept():
+    f = start()
+    slot = f.slot(8)
+    f.store(slot, 0, 0, 8)
+    for _ in range(4):
+        f.call("bpf_map_delete_elem", f.map("m"), f.address(slot))
+    f.ret(0)
+    made = compile_function(f).instructions
+    assert sum(i.ref == MapRef("m") for i in made) == 1
+    f = prepared(f)
+    hold_constants(f)
+    join_blocks(f)
+
+
+def test_common_subexpressions_constants_and_offsets():
+    f = start()
+    p = f.map_value("m")
+    a = f.load(f.params[0], 8, 8)
+    x = f.alu("+", f.alu("*", a, 8), f.const(3) if False else 3)
+    y = f.alu("+", f.alu("<<", a, 3), 3)
+    f.store(f.alu("+", p, 16), 8, f.alu("-", x, y), 8)
+    f.ret(f.alu("+", f.alu("&", 6, 3), 5))
+    assert code(f) == ["r1 = map[m][0]+0 ll", "*(u64 *)(r1 +24) = 0", "r0 = 7", "exit"]
+
+
+def test_a_check_is_not_repeated():
+    f = start()
+    slot = f.slot(4, 4)
+    f.store(slot, 0, 0, 4)
+    p = f.call("bpf_map_lookup_elem", f.map("m"), f.address(slot))
+    for i in range(3):
+        use, skip = f.block("use"), f.block("skip")
+        f.branch("!=", p, 0, use, skip)
+        f.position(skip)
+        f.ret(0)
+        f.position(use)
+        f.atomic("+", p, 8 * i, 1)
+    f.ret(1)
+    assert sum("if" in line for line in code(f)) == 1
+
+
+def test_one_pid_is_asked_for_once():
+    f = start()
+    slot = f.slot(8)
+    f.store(slot, 0, f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32), 4)
+    f.store(slot, 4, f.call("bpf_get_current_pid_tgid"), 4)
+    f.call("bpf_map_delete_elem", f.map("m"), f.address(slot))
+    f.ret(0)
+    assert sum("pid_tgid" in line for line in code(f)) == 1
+
+
+def test_arguments_are_made_where_they_are_passed():
+    f = start()
+    slot = f.slot(16)
+    f.store(slot, 0, f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32), 8)
+    f.call("bpf_get_current_comm", f.address(slot, 8), 8)
+    f.call("bpf_map_update_elem", f.map("m"), f.address(slot), f.address(slot, 8), 0)
+    f.ret(0)
+    assert code(f) == [
+        "call bpf_get_current_pid_tgid#14", "r0 >>= 32", "*(u64 *)(r10 -16) = r0", "r1 = r10", "r1 += -8", "r2 = 8",
+        "call bpf_get_current_comm#16", "r1 = map[m] ll", "r2 = r10", "r2 += -16", "r3 = r10", "r3 += -8", "r4 = 0",
+        "call bpf_map_update_elem#2", "r0 = 0", "exit"]
+
+
+def test_slots_that_are_never_in_use_together_share_space():
+    f = start()
+    for name in ("a", "b", "c"):
+        slot = f.slot(200)
+        for off in range(0, 200, 8):
+            f.store(slot, off, 0, 8)
+        f.call("bpf_map_delete_elem", f.map(name), f.address(slot))
+    f.ret(0)
+    assert compile_function(f).stack_depth == 200
+
+
+def test_too_much_stack_says_how_much():
+    f = start()
+    slots = [f.slot(200) for _ in range(3)]
+    for slot in slots:
+        f.store(slot, 0, 0, 8)
+    for slot in slots:
+        f.call("bpf_map_delete_elem", f.map("m"), f.address(slot))
+    f.ret(0)
+    with pytest.raises(AsmError, match="needs 600 bytes of stack; BPF has 512"):
+        compile_function(f)
+
+
+def test_errors_of_the_builder():
+    f = start()
+    with pytest.raises(AsmError, match="no end"):
+        compile_function(f)
+    f.ret(0)
+    with pytest.raises(AsmError, match="after the end"):
+        f.ret(1)
+    with pytest.raises(AsmError, match="outside"):
+        f.load(f.slot(8), 4, 8)
+    with pytest.raises(AsmError, match="instruction set"):
+        compile_function(f, "v9")
+    with pytest.raises(AsmError, match="bpf_map_lookup_elem"):
+        f.position(f.block())
+        f.call("bpf_map_lokup_elem")
+    f = start()
+    f.call_function(f, 1)
+    f.ret(0)
+    with pytest.raises(AsmError, match="recursion"):
+        compile_function(f)
+
+
+def test_spans_follow_the_instructions():
+    f = start()
+    f.span = "one"
+    x = f.load(f.params[0], 0, 8)
+    f.span = "two"
+    f.store(f.map_value("m"), 0, x, 8)
+    f.span = "three"
+    f.ret(0)
+    made = compile_function(f)
+    assert len(made.spans) == len(made.instructions)
+    by_code = {i.code: span for i, span in zip(made.instructions, made.spans)}
+    assert by_code[0x79] == "one" and by_code[0x7b] == "two" and by_code[0x95] == "three"
+
+
+@pytest.mark.parametrize("cpu,absent", [("v1", {0xa5, 0xad, 0xb5, 0xc5, 0xd5, 0x16, 0xa6}), ("v2", {0x16, 0xa6, 0x2e})])
+def test_old_instruction_sets(cpu, absent):
+    f = start()
+    x, y = f.load(f.params[0], 0, 8), f.load(f.params[0], 8, 8)
+    for op in ("<", "<=", "s<", "s<="):
+        for a, b in ((x, 5), (x, y)):
+            for width in (32, 64):
+                then, end = f.block(), f.block()
+                f.branch(op, a, b, then, end, width)
+                f.position(then)
+                f.atomic("+", f.map_value("m"), 0, 1)
+                f.jump(end)
+                f.position(end)
+    f.ret(0)
+    assert not absent & {i.code for i in compile_function(f, cpu).instructions}
+    jmp32 = {i.code & 7 for i in compile_function(f, cpu).instructions}
+    assert 6 not in jmp32
+
+
+def test_signed_division_and_sign_extension_by_level():
+    f = start()
+    x = f.load(f.params[0], 0, 4, signed=True)
+    f.ret(f.alu("s/", x, f.load(f.params[0], 8, 8)))
+    old, new = (compile_function(f, cpu).instructions for cpu in ("v3", "v4"))
+    assert Instruction(0x3f, 0, 1, 1)[0::3] in {i[0::3] for i in new} or any(i.code == 0x3f and i.off == 1 for i in new)
+    assert any(i.code & 0xe7 == 0x81 for i in new)
+    assert not any(i.code in (0x3f, 0x37) and i.off for i in old) and not any(i.code & 0xe7 == 0x81 for i in old)
+
+
+@pytest.mark.kernel
+def test_the_log_shows_lines_of_the_source():
+    from rawbpf.loader.btf import BtfObject
+    from rawbpf.loader.errors import VerifierError
+    from rawbpf.loader.program import Program
+    f = start()
+    f.span = 4
+    x = f.load(f.params[0], 0, 4)
+    f.span = 5
+    f.ret(f.load(x, 0, 8))
+    made = compile_function(f)
+    btf, func_info, line_info = code_info(made, lambda span: ("script.bt", span, 1, "line number %d" % span))
+    with BtfObject.load(btf) as types:
+        with pytest.raises(VerifierError) as caught:
+            Program.load("sched_cls", made.instructions, btf=types, func_info=func_info, line_info=line_info)
+    assert "; line number 5" in caught.value.log
