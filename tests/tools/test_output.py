@@ -3,13 +3,14 @@ each test's comment; where bpftrace's JSON is not JSON or loses a key, the form 
 
 import json
 import os
+import threading
 
 import pytest
 
 from rawbpf.tools.trace import results, types
 from rawbpf.tools.trace.compiled import Batch
 from rawbpf.tools.trace.diagnostics import Source, Span
-from rawbpf.tools.trace.writer import ClosedPipe, Writer
+from rawbpf.tools.trace.writer import ClosedPipe, OutputError, Writer
 
 INT = types.Integer(8)
 STRING = types.String(64)
@@ -251,3 +252,18 @@ def test_a_closed_pipe_is_an_exception_of_its_own(pipe):
     os.close(pipe[0])
     with pytest.raises(ClosedPipe):
         Writer(pipe[1], "none").write(b"a")
+
+
+def test_a_full_disk_is_an_error_and_a_full_pipe_is_waited_for(pipe):
+    with open("/dev/full", "wb") as full, pytest.raises(OutputError, match="No space left on device"):
+        Writer(full.fileno(), "none").write(b"a")
+    os.set_blocking(pipe[1], False)
+    os.set_blocking(pipe[0], True)
+    data = os.urandom(300000)
+    thread = threading.Thread(target=Writer(pipe[1], "none").write, args=(data,))
+    thread.start()
+    got = b""
+    while len(got) < len(data):
+        got += os.read(pipe[0], 65536)
+    thread.join()
+    assert got == data

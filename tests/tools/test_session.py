@@ -127,6 +127,15 @@ def test_output_to_a_file(rawbpf, tmp_path):
         1, "ERROR: failed to open output file '/nonexistent/out': No such file or directory\n")
 
 
+def test_a_full_disk_is_one_line(rawbpf):
+    for script in (r'BEGIN { printf("hi\n"); exit(); }', r'interval:ms:5 { printf("hi\n"); }'):
+        done = rawbpf("trace", "-q", "-o", "/dev/full", "-e", script)
+        assert (done.returncode, done.stderr) == (1, "ERROR: cannot write the output: No space left on device\n")
+    with open("/dev/full", "w") as full:
+        done = rawbpf("trace", "-l", "tracepoint:syscalls:*", stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (1, "ERROR: cannot write the output: No space left on device\n")
+
+
 def test_dry_run_attaches_and_prints_nothing(rawbpf):
     done = rawbpf("trace", "--dry-run", "-e", r'END { printf("end\n"); } interval:s:1 { @x = 1; }')
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

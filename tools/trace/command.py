@@ -10,7 +10,7 @@ import os
 import sys
 
 from ..options import Option, UsageError, describe, parse
-from .writer import ClosedPipe
+from .writer import ClosedPipe, OutputError
 
 OPTIONS = (
     Option("program", "e", "", "PROGRAM", "run this text instead of a file"),
@@ -68,7 +68,7 @@ def run(argv, prog="rawbpf trace"):
             return 0
         check(parsed)
         return (listing if parsed.get("list") else trace)(parsed)
-    except (UsageError, Failure) as error:
+    except (UsageError, Failure, OutputError) as error:
         complain(str(error))
         return getattr(error, "status", 1)
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from . import debug
 from .command import Failure, complain, stages
 from .results import RENDERERS
 from .session import Session
-from .writer import ClosedPipe, Writer
+from .writer import ClosedPipe, OutputError, Writer
 
 
 class _Quit(Exception):
@@ -40,6 +40,8 @@ def run_session(compiled, process, parsed):
         except ClosedPipe:
             out.discard()
             return 0
+        except OutputError as error:
+            raise Failure(str(error))
         except _Quit:
             return 130
         finally:

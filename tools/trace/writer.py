@@ -13,6 +13,10 @@ class ClosedPipe(Exception):
     """The reader of the output has gone."""
 
 
+class OutputError(Exception):
+    """The output cannot be written; the text says why."""
+
+
 class Writer:
     """A file descriptor that is written in pieces. `mode`:
 
@@ -42,18 +46,23 @@ class Writer:
             self.flush()
 
     def flush(self):
-        """Write everything out; raises ClosedPipe when nobody reads any more."""
+        """Write everything out; ClosedPipe when nobody reads any more, OutputError when it cannot be."""
         if self.before is not None:
             self.before.flush()
         if not self._pieces:
             return
         data = memoryview(b"".join(self._pieces))
         self.discard()
-        try:
-            while data:
+        while data:
+            try:
                 data = data[os.write(self.fd, data):]
-        except BrokenPipeError:
-            raise ClosedPipe() from None
+            except BlockingIOError:      # somebody who shares it has made it non-blocking
+                import select
+                select.select([], [self.fd], [])
+            except BrokenPipeError:
+                raise ClosedPipe() from None
+            except OSError as error:
+                raise OutputError("cannot write the output: %s" % error.strerror) from None
 
     def discard(self):
         self._pieces, self._size, self._newline = [], 0, False
