@@ -45,4 +45,7 @@ def main(argv=None):
         sys.stderr.write("ERROR: unknown %s '%s': %s\n" % (what, name, hint))
         return 1
     from importlib import import_module
-    return import_module("rawbpf.tools." + COMMANDS[name][0]).run(argv[1:])
+    try:
+        return import_module("rawbpf.tools." + COMMANDS[name][0]).run(argv[1:])
+    except KeyboardInterrupt:
+        return 130

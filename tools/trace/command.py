@@ -71,8 +71,6 @@ def run(argv, prog="rawbpf trace"):
     except (UsageError, Failure, OutputError) as error:
         complain(str(error))
         return getattr(error, "status", 1)
-    except KeyboardInterrupt:
-        return 130
     except ClosedPipe:
         return 0     # the reader of a listing has seen enough
 
