@@ -4,10 +4,12 @@ first used, so that a short-lived command does not pay for what it does not touc
 _HOMES = {
     "Program": "program", "TestRun": "program", "run_statistics": "program",
     "Map": "maps", "RingBuffer": "ringbuf", "PerfBuffer": "perfbuf", "PerfEvent": "perf",
+    "UserRingBuffer": "userring", "BtfObject": "btf", "TypedMap": "typed", "Token": "kobject",
     "Link": "link", "LinkGroup": "link", "KernelError": "errors", "VerifierError": "errors",
 }
-_MODULES = ("errors", "features", "ids", "kernel", "link", "maps", "perf", "perfbuf", "program", "ringbuf",
-            "syscalls", "uapi", "verifier")
+_MODULES = ("btf", "errors", "features", "ids", "introduced", "kernel", "ksyms", "link", "link_net",
+            "mapkinds", "maps", "perf", "perfbuf", "program", "query", "ringbuf", "syscalls", "uapi",
+            "userring", "values", "verifier")
 
 __all__ = sorted(_HOMES) + list(_MODULES)
 
