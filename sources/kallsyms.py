@@ -65,9 +65,12 @@ def traceable():
         data = tracefs().read("available_filter_functions", 1 << 20)
     except (OSError, SourceError):
         return None
-    # entries such as __ftrace_invalid_address___1234 stand for functions that are gone
-    return [(n.decode(), m.decode()) for n, m in
-            re.findall(rb"^(?!__ftrace_invalid)(\S+)(?: \[([^\]]+)\])?", data, re.M)]
+    names = []
+    for line in data.decode().splitlines():
+        name, _, module = line.partition(" ")
+        if not name.startswith("__ftrace_invalid"):  # stands for a function that is gone
+            names.append((name, module[1:-1]))
+    return names
 
 
 @functools.lru_cache(maxsize=1)

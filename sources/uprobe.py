@@ -9,6 +9,7 @@ uprobe_multi link (Linux 6.6+); else each by a perf event of the uprobe PMU (4.1
 
 import errno
 import os
+import re
 from typing import NamedTuple
 
 from . import paths
@@ -368,12 +369,15 @@ class UprobePoint(RegistersPoint):
         return None
 
     def declarations(self):
-        from . import kernel_btf
+        """The parameters by DWARF, with the stars at the types as bpftrace writes those."""
+        from rawbpf.elf.types import declaration
 
         function = None if self.at_return else self.prototype()
         if function is None:
             return []
-        return [kernel_btf.declaration(p.type, p.name) for p in function.parameters]
+        texts = [declaration(p.type).replace(" *", "*") for p in function.parameters]
+        return ["%s %s" % (re.sub(r"\*(?=[a-z])", "* ", text), p.name)
+                for text, p in zip(texts, function.parameters)]
 
     def group_key(self, args=True):
         key = ("uprobe", self.multi, self.at_entry, self.at_return)
