@@ -1,7 +1,5 @@
 """Instructions from allocated operations: moves at calls, operands, jump offsets."""
 
-from bisect import bisect_left
-
 from .fold import COMMUTATIVE
 from .instruction import FuncRef, Instruction, KsymRef, MapRef
 from .ir import Value
@@ -273,6 +271,7 @@ def _slots(code):
 
 def _reach(code, spans, targets, first, slots, level):
     """Makes jumps that 16 bits cannot hold reach their target; returns the slots of the new code."""
+    from bisect import bisect_left
     limit = 0x7000  # what is inserted between a jump and its target must not push it out of reach
     while True:
         far = next((i for i, item in enumerate(code) if type(item) is Jump and item.code != JA32

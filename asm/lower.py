@@ -5,6 +5,7 @@ out. ALU operations still have a destination of their own: that `dst op= b` over
 left to register allocation (which gives both one register where it can) and emission (which copies).
 """
 
+from .errors import AsmError
 from .flow import liveness
 from .fold import COMMUTATIVE
 from .ir import Op, Value
@@ -212,6 +213,11 @@ class _Lowering:
 
     def _atomic(self, op):
         operator, off, size, fetch = op.info
+        if fetch and operator not in ("xchg", "cmpxchg") and not self.live >> op.dst.n & 1:
+            fetch = False
+        if self.level < 3 and (fetch or operator != "+"):
+            raise AsmError("function %s: atomic %s%s needs instruction set v3 (Linux 5.12)" % (
+                self.function.name, operator, " with fetch" if fetch else ""))
         base = self._base(op.args[0])
         value = op.args[1]
         if operator == "cmpxchg":
@@ -220,4 +226,4 @@ class _Lowering:
             self._emit("copy", op.dst, (value,)) if value is not op.dst else None
             self._emit("atomic", op.dst, (base, op.dst), op.info)
         else:
-            self._emit("atomic", None, (base, self._register(value)), op.info)
+            self._emit("atomic", None, (base, self._register(value)), (operator, off, size, False))

@@ -7,6 +7,8 @@ Values disappear when both can have one register. What finds no register is spil
 addresses are made again where they are used, the rest gets a stack slot.
 """
 
+from collections import defaultdict
+
 from .fold import COMMUTATIVE
 from .flow import bits, liveness, predecessors, successors
 from .ir import Op, SpillSlot, Value
@@ -21,17 +23,15 @@ def allocate(function):
     """dict Value.n -> register; inserts the spill code that this takes into the function."""
     weight = _frequency(function)
     segments, unspillable = set(), set()
-    careful = False
     while True:
         graph = _Graph(function, weight, unspillable)
-        graph.coalesce(careful)
-        spilled = graph.colour()
-        if not spilled:
-            return graph.registers()
-        if careful:
-            _Spiller(function, segments, unspillable).spill(spilled)
-        # Joining whatever can be joined is best if it works out at once; spilling is not worth it.
-        careful = not careful
+        for careful in (False, True):
+            # Joining whatever can be joined is best if it works out at once; spilling is not worth it.
+            graph.coalesce(careful)
+            spilled = graph.colour()
+            if not spilled:
+                return graph.registers()
+        _Spiller(function, segments, unspillable).spill(spilled)
 
 
 def _frequency(function):
@@ -59,10 +59,10 @@ def _frequency(function):
 class _Graph:
     def __init__(self, function, weight, unspillable):
         self.function, self.unspillable = function, unspillable
-        self.adjacent = {}   # Value.n -> set of Value.n that need another register
-        self.forbidden = {}  # Value.n -> mask of registers it may not have
-        self.wishes = {}     # Value.n -> {register: how much it would save}
-        self.cost = {}       # Value.n -> what spilling it costs
+        self.adjacent = defaultdict(set)   # Value.n -> set of Value.n that need another register
+        self.forbidden = defaultdict(int)  # Value.n -> mask of registers it may not have
+        self.wishes = defaultdict(dict)    # Value.n -> {register: how much it would save}
+        self.cost = defaultdict(int)       # Value.n -> what spilling it costs
         self.copies = []     # (weight, n, n): dst and source of copies
         self.affinities = [] # and of other operations that could overwrite their operand
         self.alias = {}
@@ -72,18 +72,15 @@ class _Graph:
         function = self.function
         adjacent, forbidden, cost, wishes = self.adjacent, self.forbidden, self.cost, self.wishes
         _, live_out = liveness(function.blocks)
-        crossing = 0
-
-        def node(n):
-            if n not in adjacent:
-                adjacent[n], forbidden[n], cost[n], wishes[n] = set(), 0, 0, {}
 
         def interfere(n, others):
-            neighbours = adjacent[n]
-            for other in others:
-                if other != n and other not in neighbours:
-                    neighbours.add(other)
-                    adjacent[other].add(n)
+            """n and each of the set `others` need different registers."""
+            mine = adjacent[n]
+            new = others - mine
+            new.discard(n)
+            mine |= new
+            for other in new:
+                adjacent[other].add(n)
 
         def wish(value, register, amount):
             mine = wishes[value.n]
@@ -92,18 +89,16 @@ class _Graph:
         for block in function.blocks:
             often = weight[block]
             live = set(bits(live_out[block]))
-            for n in live:
-                node(n)
             for op in reversed(block.ops):
                 kind, dst, args = op.kind, op.dst, op.args
                 uses = [arg for arg in args if type(arg) is Value]
                 for value in uses:
-                    node(value.n)
                     cost[value.n] += often
+                    adjacent[value.n]
                 if dst is not None:
                     n = dst.n
-                    node(n)
                     cost[n] += often
+                    adjacent[n]
                     live.discard(n)
                     source = args[0].n if kind == "copy" and type(args[0]) is Value else None
                     if source is None:
@@ -114,14 +109,14 @@ class _Graph:
                             interfere(n, live - {source})
                     if kind == "compare":
                         # It is set before the operands are compared.
-                        interfere(n, [value.n for value in uses])
+                        interfere(n, {value.n for value in uses})
                     elif kind == "alu":
                         a, b = args
                         if type(b) is Value and b is not a:
                             if op.info[0] in COMMUTATIVE and type(a) is Value:
                                 self.affinities.append((often, n, b.n))
                             else:
-                                interfere(n, (b.n,))  # dst = a would overwrite it
+                                interfere(n, {b.n})  # dst = a would overwrite it
                         if type(a) is Value:
                             self.affinities.append((often, n, a.n))
                     elif kind in ("neg", "swap") and type(args[0]) is Value:
@@ -154,7 +149,13 @@ class _Graph:
             if value.n in adjacent:
                 wish(value, register, weight[function.blocks[0]])
                 cost[value.n] += 1
-                interfere(value.n, [n for n in parameters if n in adjacent])
+                interfere(value.n, {n for n in parameters if n in adjacent})
+        for n in adjacent:
+            forbidden[n], cost[n], wishes[n]
+        # The ends of copies first: if they are joined, the loop's variables are; an operand can be chosen.
+        self.copies.sort(key=lambda copy: -copy[0])
+        self.affinities.sort(key=lambda copy: -copy[0])
+        self.copies += self.affinities
 
     def find(self, n):
         alias = self.alias
@@ -167,11 +168,14 @@ class _Graph:
 
         careful: only where that cannot make the graph harder to colour.
         """
+        if careful:
+            # The other way was tried before: back to what it began with.
+            self.alias = {}
+            self.adjacent, self.forbidden, self.cost, self.wishes = self.separate
+        else:
+            self.separate = ({n: set(others) for n, others in self.adjacent.items()}, dict(self.forbidden), dict(self.cost),
+                             {n: dict(wishes) for n, wishes in self.wishes.items()})
         adjacent = self.adjacent
-        # The ends of copies first: if they are joined, the loop's variables are; an operand can be chosen.
-        self.copies.sort(key=lambda copy: -copy[0])
-        self.affinities.sort(key=lambda copy: -copy[0])
-        self.copies += self.affinities
         for _, a, b in self.copies:
             a, b = self.find(a), self.find(b)
             if a == b or b in adjacent[a]:
@@ -188,8 +192,8 @@ class _Graph:
                 adjacent[other].add(a)
             adjacent[a] |= neighbours
             self.forbidden[a] = forbidden
-            self.cost[a] += self.cost.pop(b)
-            for register, amount in self.wishes.pop(b).items():
+            self.cost[a] += self.cost.pop(b, 0)
+            for register, amount in self.wishes.pop(b, {}).items():
                 self.wishes[a][register] = self.wishes[a].get(register, 0) + amount
 
     def _safe(self, a, b, forbidden):
