@@ -37,6 +37,26 @@ def go_table(image):
         section = image.section(name)
         if section is not None and section.size:
             return GoTable(image, section)
+    if image.section(".go.buildinfo") is None:
+        return None
+    # the C linker joins it with other read-only data: the first that is one, by all that is checked
+    problem = None
+    for name in (".data.rel.ro", ".rodata"):
+        section = image.section(name)
+        data = bytes(image.data(section)) if section is not None else b""
+        for magic in _MAGICS:
+            pattern = struct.pack(image.order + "IH", magic, 0)
+            at = data.find(pattern)
+            while at >= 0:
+                if (section.addr + at) % 8 == 0 and data[at + 6:at + 8] in (b"\x01\x08", b"\x04\x08"):
+                    try:
+                        return GoTable(image, section._replace(
+                            addr=section.addr + at, offset=section.offset + at, size=section.size - at))
+                    except ElfError as error:
+                        problem = error
+                at = data.find(pattern, at + 1)
+    if problem is not None:
+        raise problem
     return None
 
 

@@ -1,7 +1,6 @@
 """Stripped Go programs: the function table against the symbol table of the same program unstripped."""
 
 import os
-import shutil
 import struct
 import subprocess
 
@@ -24,21 +23,12 @@ RELEASES = (("bookworm", "1.19"), ("sid", "1.26"), ("sid", "1.27"))
 
 
 def build(release, folder, *flags, cgo=False):
-    from tests.debian import Suite
+    from tests.debian import CACHE, Suite
     suite, number = release
     root = Suite(suite).root("go-" + number, ["golang-%s-go" % number, "golang-%s-src" % number])
-    home = folder / "goroot"
-    if not home.exists():
-        # Debian splits a Go installation in two and joins it with absolute links
-        shutil.copytree(root / "usr/lib" / ("go-" + number), home, symlinks=True)
-        share = root / "usr/share" / ("go-" + number)
-        for name in os.listdir(share):
-            target = home / name
-            if target.is_symlink() or not target.exists():
-                target.unlink() if target.is_symlink() else None
-                target.symlink_to(share / name)
+    home = root / "usr/lib" / ("go-" + number)
     (folder / "p.go").write_text(PROGRAM % (CGO if cgo else ("", "")))
-    environment = dict(os.environ, GOROOT=str(home), GOCACHE=str(folder.parent / ("cache-" + number)), GOFLAGS="-mod=mod",
+    environment = dict(os.environ, GOROOT=str(home), GOCACHE=str(CACHE / ("go-%s-built" % number)), GOFLAGS="-mod=mod",
                        GO111MODULE="off", CGO_ENABLED="1" if cgo else "0", GOTOOLCHAIN="local", HOME=str(folder))
     subprocess.run([home / "bin/go", "build", *flags, "-o", folder / "p", folder / "p.go"], env=environment, check=True,
                    capture_output=True, text=True)
@@ -67,7 +57,9 @@ def test_a_stripped_program_has_the_functions_of_the_whole_one(tmp_path, release
     assert symbols.at(work.value + 3) == (work, 3)
     wrong = [s for s in found if not s.version and s.value not in expected]
     assert wrong == []
-    assert [(s.name, expected[s.value]) for s in found if s.name not in expected[s.value]] == []
+    # the table shortens type arguments and array sizes to [...]
+    assert [(s.name, expected[s.value]) for s in found
+            if "[" not in s.name and s.name.replace("\u00b7", ".") not in expected[s.value]] == []
 
 
 def table(magic=0xfffffff1, text=0x10000, names=b"main.main\0main.work\0", rows=((0, 0x10, 0), (0x40, 0x20, 10)), last=0x60):
