@@ -77,9 +77,9 @@ class _Stack(Builtin):
         fine, done = f.block("stack"), f.block()
         f.branch("s>", got, 0, fine, done)
         f.position(fine)
-        count = f.alu(">>", f.alu("&", got, 0x7ff), 3)
+        count = f.alu("&", f.alu(">>", got, 3), MOST)       # the mask tells the verifier what we know
         f.store(scratch.base, scratch.off, count, 8)
-        hash = self._hash(b, frames, count, kind.limit)
+        hash = self._hash(b, frames, count)
         f.set(result, hash)
         key = Place(f.slot(8), 0, types.UINT64)
         f.store(key.base, 0, hash, 8)
@@ -95,23 +95,21 @@ class _Stack(Builtin):
         f.position(done)
         return result
 
-    def _hash(self, b, frames, count, limit):
+    def _hash(self, b, frames, count):
         """64 bits that differ for different stacks: multiply and fold, frame by frame."""
         f = b.f
         hash, index = f.variable(), f.variable()
         f.set(hash, f.alu("+", count, _SEED))
         f.set(index, 0)
         base = b.address(frames)
-        loop, body, done = f.block("hash"), f.block(), f.block("hashed")
+        loop, done = f.block("hash"), f.block("hashed")
         f.jump(loop)
         f.position(loop)
-        f.branch("<", index, count, body, done)
-        f.position(body)
         frame = f.load(f.alu("+", base, f.alu("<<", index, 3)), 0, 8)
         mixed = f.alu("*", f.alu("^", hash, frame), _FACTOR)
         f.set(hash, f.alu("^", mixed, f.alu(">>", mixed, 32)))
         f.set(index, f.alu("+", index, 1))
-        f.branch("<", index, limit, loop, done)
+        f.branch("<", index, count, loop, done)
         f.position(done)
         return hash
 
