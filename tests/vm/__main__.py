@@ -87,11 +87,13 @@ def boot(series, initrd, command, options):
     try:
         image = kernel(series)
         name = f"{series} ({image.name[len('vmlinuz-'):]})"
-        try:
-            status = guest.run(image, initrd, command, writing, show, timeout=options.timeout)
-        finally:
-            if writing.exists():
-                shutil.copy(writing, log)
+        with guest.slot():
+            started = time.monotonic()
+            try:
+                status = guest.run(image, initrd, command, writing, show, timeout=options.timeout)
+            finally:
+                if writing.exists():
+                    shutil.copy(writing, log)
         # a run in which nothing was left to run (all for newer kernels) is no failure
         status = 0 if status == 5 and not options.shell else status
         verdict = "passed" if status == 0 else f"failed, status {status}; console: {log}"

@@ -5,7 +5,9 @@ other end of the second one is `compile_for`, because the guest has no compiler 
 """
 
 import base64
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -19,6 +21,7 @@ import time
 from pathlib import Path
 
 from tests import cc
+from tests.debian import CACHE
 from tests.vm.image import SITE, Image
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -113,11 +116,36 @@ def _serve(listener):
         return  # the listener or the machine is closed
 
 
-_running = set()
+@contextlib.contextmanager
+def slot():
+    """Wait for one of as many places as the host has CPUs: more guests than that only slow each other."""
+    (CACHE / "vm").mkdir(parents=True, exist_ok=True)
+    files = [open(CACHE / "vm" / f"slot{number}.lock", "w") for number in range(os.cpu_count() or 1)]
+    try:
+        while not any(_locked(file) for file in files):
+            _stopped.wait(0.2)
+        if _stopped.is_set():
+            raise GuestError("interrupted")
+        yield
+    finally:
+        for file in files:
+            file.close()
+
+
+def _locked(file):
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+_running, _stopped = set(), threading.Event()
 
 
 def stop_all():
-    """End every machine that runs, from another thread."""
+    """End every machine that runs, and start no more, from another thread."""
+    _stopped.set()
     for machine in list(_running):
         machine.kill()
 
