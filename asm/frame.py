@@ -2,7 +2,7 @@
 
 from .errors import AsmError
 from .flow import bits, predecessors
-from .ir import SpillSlot
+from .ir import SpillSlot, Value
 from .slots import SlotLiveness
 
 LIMIT = 512
@@ -18,8 +18,7 @@ def layout(function):
     liveness = SlotLiveness(function)
     mentions = {}
     for block in blocks:
-        mentions[block] = [sum({1 << index[arg[1]] for arg in op.args if type(arg) is tuple
-                                and arg[0] in ("stack", "spill")}) for op in block.ops]
+        mentions[block] = [_mentioned(op, index, liveness.held) for op in block.ops]
     begun = _begun(blocks, mentions)
     # Two slots need different places if both hold something when one of them is used.
     apart = [0] * len(slots)
@@ -63,6 +62,18 @@ def layout(function):
     if depth > LIMIT:
         raise AsmError("function %s needs %d bytes of stack; BPF has %d" % (function.name, depth, LIMIT))
     return places, depth
+
+
+def _mentioned(op, index, held):
+    """Mask of the slots that an operation uses, or whose address it takes."""
+    mask = 0
+    for arg in op.args:
+        if type(arg) is tuple:
+            if arg[0] in ("stack", "spill"):
+                mask |= 1 << index[arg[1]]
+        elif type(arg) is Value and arg.n in held:
+            mask |= 1 << index[held[arg.n]]
+    return mask
 
 
 def _end(start, slot):

@@ -23,14 +23,29 @@ class SlotLiveness:
         self.live_out = self._solve()
 
     def _find_escaped(self):
-        mask = 0
+        """Slots whose address is put where its uses cannot be followed.
+
+        An address that a Value holds for calls only is followed: `held` says which slot a Value points to.
+        """
+        self.held = held = {}
+        mask, other = 0, set()
         for block in self.function.blocks:
             for op in block.ops:
-                kind = op.kind
+                kind, dst = op.kind, op.dst
                 for position, arg in enumerate(op.args):
-                    if type(arg) is tuple and arg[0] == "stack" and kind != "call" and not (
-                            position == 0 and kind in ("load", "store", "atomic")):
-                        mask |= self.all[arg[1]]
+                    if type(arg) is tuple:
+                        if arg[0] != "stack" or kind == "call" or position == 0 and kind in ("load", "store", "atomic"):
+                            continue
+                        if kind == "copy" and held.get(dst.n, arg[1]) is arg[1]:
+                            held[dst.n] = arg[1]
+                        else:
+                            mask |= self.all[arg[1]]
+                    elif type(arg) is Value and kind != "call":
+                        other.add(arg.n)
+                if dst is not None and not (kind == "copy" and type(op.args[0]) is tuple):
+                    other.add(dst.n)  # it is something else at times
+        for n in [n for n in held if n in other]:
+            mask |= self.all[held.pop(n)]
         return mask
 
     def effect(self, op):
@@ -38,7 +53,11 @@ class SlotLiveness:
         kind = op.kind
         read = written = 0
         for position, arg in enumerate(op.args):
-            if type(arg) is not tuple or arg[0] not in ("stack", "spill"):
+            if type(arg) is Value:
+                if arg.n in self.held:
+                    read |= self.all[self.held[arg.n]]
+                continue
+            if type(arg) is not tuple or arg[0] not in ("stack", "spill") or kind == "copy" and arg[0] == "stack":
                 continue
             slot = arg[1]
             if position == 0 and kind in ("load", "store"):

@@ -194,6 +194,18 @@ def test_slots_that_are_never_in_use_together_share_space():
     assert compile_function(f).stack_depth == 200
 
 
+def test_slots_share_space_though_their_addresses_are_kept():
+    f = start()
+    for i in range(20):
+        slot = f.slot(64)
+        for off in range(0, 64, 8):
+            f.store(slot, off, i, 8)
+        for _ in range(4):
+            f.call("bpf_map_delete_elem", f.map("m%d" % i), f.address(slot))
+    f.ret(0)
+    assert compile_function(f).stack_depth == 64
+
+
 def test_too_much_stack_says_how_much():
     f = start()
     slots = [f.slot(200) for _ in range(3)]
