@@ -122,7 +122,7 @@ def slot():
     (CACHE / "vm").mkdir(parents=True, exist_ok=True)
     files = [open(CACHE / "vm" / f"slot{number}.lock", "w") for number in range(os.cpu_count() or 1)]
     try:
-        while not any(_locked(file) for file in files):
+        while not _stopped.is_set() and not any(_locked(file) for file in files):
             _stopped.wait(0.2)
         if _stopped.is_set():
             raise GuestError("interrupted")
