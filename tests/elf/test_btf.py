@@ -143,7 +143,7 @@ def test_definition(btf):
 	char name[16];
 	volatile pid_t state;
 }"""
-    assert "\tint mid : 5;\n" in definition(btf.find("flags"))
+    assert "\tint mid: 5;\n" in definition(btf.find("flags"))
     assert definition(btf.find("color")) == "enum color {\n\tRED = 0,\n\tBLUE = -1,\n}"
     assert definition(btf.find("pid_t")) == "typedef int pid_t"
 
