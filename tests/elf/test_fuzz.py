@@ -13,13 +13,16 @@ import pytest
 from rawbpf.elf import ldcache, stapsdt, symbolizer, types
 from rawbpf.elf.btf import Btf
 from rawbpf.elf.dwarf import Dwarf
+from rawbpf.elf.golang import go_table
 from rawbpf.elf.image import ElfError, Image
+from rawbpf.elf.relocations import relocations
 from rawbpf.elf.symbols import Symbols
 from rawbpf.elf.unwind import Unwind
 from tests.cc import compile_c
 from tests.elf.files import TARGET, debug_split
 from tests.elf.test_btf import sample
 from tests.elf.test_dwarf import SOURCE as TYPED
+from tests.elf.test_golang import image_of, table
 from tests.elf.test_ldcache import cache
 from tests.elf.test_stapsdt import TWO_SITES
 from tests.elf.test_symbolizer import KALLSYMS
@@ -117,6 +120,25 @@ def test_versions(tmp_path):
 def test_stapsdt():
     data, hot = small(TWO_SITES.replace("int main(int argc, char **argv)", "int _start(int argc)"))
     assert campaign(data, hot, lambda broken: stapsdt.notes(Image(broken))) > ROUNDS / 10
+
+
+def test_relocations():
+    path = compile_c(TARGET, "-O1", "-g0", name="m")
+    data = Path(path).read_bytes()
+    image = Image(data)
+    hot = [(s.offset, s.offset + s.size) for s in image.sections if s.name in (".rela.dyn", ".rela.plt", ".dynsym")]
+    hot.append((image._shoff, len(data)))
+    assert campaign(data, hot, lambda broken: list(relocations(Image(broken)))) > ROUNDS / 20
+
+
+def test_go():
+    def use(broken):
+        go = go_table(image_of(broken))
+        if go is not None:
+            list(go.each((2,))), go.find("main.work"), go.covering(0x10010, (2,))
+
+    data = table()
+    assert campaign(data, [(0, len(data))], use) > ROUNDS / 10
 
 
 def test_operands():

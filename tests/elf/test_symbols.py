@@ -2,7 +2,7 @@ import lzma
 import os
 import shutil
 import struct
-import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -235,6 +235,42 @@ def elf_with(strings, rows):
     header = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack(
         "<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, head + len(strings) + len(rows), 0, 64, 56, 0, 64, 3, 0)
     return header + strings + rows + table
+
+
+COUNT = 500000
+
+
+def value_of(number):
+    return 0x1000 + 200 * (number * 7919 % COUNT)
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+    """A file of 110 MB with half a million functions, in no order."""
+    names = ["namespace_component_%06d_function_name" % n for n in range(COUNT)]
+    size = len(names[0]) + 1
+    strings = b"\0" + "\0".join(names).encode() + b"\0"
+    rows = b"".join(struct.pack("<IBBHQQ", 1 + size * n, 0x12, 0, 1, value_of(n), 200) for n in range(COUNT))
+    path = tmp_path_factory.mktemp("big") / "big"
+    path.write_bytes(elf_with(strings, rows))
+    os.truncate(path, 110 << 20)
+    return path
+
+
+@pytest.mark.parametrize("how, budget", [("list", 1.5), ("find", 0.3), ("miss", 0.3), ("at", 0.6)])
+def test_half_a_million_symbols_in_100_mb(big, how, budget):
+    # time of this thread, so that a busy machine does not count; on a quiet one it is the clock's
+    start = time.thread_time()
+    program = Symbols(Image.open(big))
+    if how == "list":
+        assert sum(1 for _ in program) == COUNT
+    elif how == "find":
+        assert program.find("namespace_component_312345_function_name").value == value_of(312345)
+    elif how == "miss":
+        assert program.find("no_such_function") is None
+    else:
+        assert program.at(value_of(312345) + 7)[0].name == "namespace_component_312345_function_name"
+    assert time.thread_time() - start < budget
 
 
 def test_a_name_without_end_is_an_error():
