@@ -99,6 +99,18 @@ class Map(BpfObject):
     def __repr__(self):
         return "<%s %s %s fd=%d>" % (type(self).__name__, self.type, self.name, self.fd)
 
+    def memory(self):
+        """The values of an array made with F_MMAPABLE (5.5+) as an mmap object, writable; each value takes
+        value_size rounded up to 8. Reading it is no system call: while a task is in one that touches a map,
+        the kernel passes over tracing programs on its CPU."""
+        import mmap
+        size = (self.value_size + 7 & -8) * self.max_entries
+        try:
+            return mmap.mmap(self.fileno(), size + mmap.PAGESIZE - 1 & -mmap.PAGESIZE, mmap.MAP_SHARED,
+                             mmap.PROT_READ | mmap.PROT_WRITE)
+        except OSError as error:
+            raise self._refused("mapping", error) from None
+
     # -- elements --
 
     def _elem(self, command, key=0, value=0, flags=0):

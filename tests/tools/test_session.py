@@ -413,6 +413,18 @@ def test_losses_in_json(rawbpf, here):
     assert err == "WARNING: Total lost event count: %d\n" % sum(lost)
 
 
+def test_a_trace_that_runs_makes_no_bpf_calls(rawbpf):
+    """While a task is in one that touches a map, the kernel passes over tracing programs on its CPU, which a
+    kernel that preempts tasks makes long enough to lose events."""
+    trace = rawbpf.start("trace", "-e", r'interval:ms:5 { printf("%d\n", 1); @[1] = count(); }')
+    started(trace)
+    time.sleep(0.3)
+    done = rawbpf("trace", "-q", "-e", "tracepoint:syscalls:sys_enter_bpf /pid == $1/ { @[args.cmd] = count(); } "
+                  "tracepoint:syscalls:sys_enter_write /pid == $1/ { @w = count(); } interval:ms:700 { exit(); }",
+                  str(trace.pid))
+    assert re.fullmatch(r"\n\n@w: \d+\n", done.stdout)
+
+
 def test_a_full_map_is_told(rawbpf):
     script = r"""config = { max_map_keys = 8 }
 BEGIN { $i = 0; while ($i < 12) { @[$i] = $i + 1; $i++; } printf("%d\n", @[11]); exit(); }"""

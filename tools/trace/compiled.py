@@ -213,7 +213,8 @@ class MapInfo:
 class Loss(NamedTuple):
     """A counter of things that programs could not do, by `kind`: "output" (a record found no room), "map"
     (a new key found no room in map `name`), "stack" (a stack could not be taken or stored), "scratch" (no
-    scratch memory was free, so a whole probe hit was skipped)."""
+    scratch memory was free, so a whole probe hit was skipped). The session adds "missed": hits that the kernel passed
+    over."""
     kind: str
     name: str = ""
 
@@ -236,10 +237,9 @@ class Compiled:
         data = maps[MAP].lookup(stack_id.to_bytes(8, "little")) if MAP in maps else None
         return frames(data) if data is not None else []
 
-    def read_losses(self, maps):
-        """[(Loss, count since the start)] of those that happened."""
+    def read_losses(self, data):
+        """[(Loss, count since the start)] of those that happened; `data`: the value of kernel map `lost`."""
         if not self.losses:
             return []
-        data = maps["lost"].lookup(bytes(4))
         counts = struct.unpack_from("=%dQ" % len(self.losses), data)
         return [(loss, n) for loss, n in zip(self.losses, counts) if n]

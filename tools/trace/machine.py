@@ -49,6 +49,11 @@ class Machine:
         return 1 if self.release >= (6, 1) else 0
 
     @functools.cached_property
+    def mmapable(self):
+        """Flag for arrays whose values can be mapped (5.5)."""
+        return 1 << 10 if self.release >= (5, 5) else 0
+
+    @functools.cached_property
     def ringbuf(self):
         from rawbpf.loader import features
         return features.has_map("ringbuf")

@@ -393,7 +393,7 @@ def internal_maps(script):
     if script.zeros:
         yield KernelMap(ZEROS, "array", 4, -(-script.zeros // 8) * 8, 1)
     if script.losses:
-        yield KernelMap("lost", "array", 4, 8 * len(script.losses), 1)
+        yield KernelMap("lost", "array", 4, 8 * len(script.losses), 1, script.machine.mmapable)
 
 
 __all__ = ["Integer", "Loss", "MapCode", "Storage", "internal_maps", "kind_step", "object_name", "plan"]

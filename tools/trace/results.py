@@ -223,8 +223,9 @@ class Failures(Result):
                     % (self.name, self.limit, self.count, many, self.name, max(1, self.limit) * 4))
         if self.kind == "stack":
             return "%d stack%s could not be stored" % (self.count, many)
-        return "%d event%s not handled: no scratch memory was free on the CPU" % (
-            self.count, " was" if self.count == 1 else "s were")
+        why = ("the kernel was in another BPF program or in a map operation on the CPU" if self.kind == "missed"
+               else "no scratch memory was free on the CPU")
+        return "%d event%s not handled: %s" % (self.count, " was" if self.count == 1 else "s were", why)
 
     def text(self):
         return "WARNING: %s\n" % self._message()

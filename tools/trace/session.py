@@ -20,6 +20,7 @@ from . import results
 from .reader import open_reader
 from .writer import ClosedPipe
 
+F_MMAPABLE = 1 << 10
 BUSY, IDLE = 0.001, 0.05     # seconds between two looks into the buffer: see Session.poll
 LOSS_INTERVAL = 0.2          # seconds between two looks at the loss counters
 
@@ -49,6 +50,7 @@ class Session:
         self._delay = BUSY
         self._lost = {}
         self._losses_at = 0.0
+        self._lost_memory = None     # the counters, mapped
         if host is None:
             from .host import Host
             host = Host()
@@ -256,7 +258,7 @@ class Session:
 
     def report_losses(self):
         """Emit what was lost since the last time."""
-        for loss, count in self.compiled.read_losses(self.maps):
+        for loss, count in self._read_losses():
             more = count - self._lost.get(loss, 0)
             if more <= 0:
                 continue
@@ -266,6 +268,24 @@ class Session:
             else:
                 info = self.compiled.maps.get(loss.name)
                 self.emit(results.Failures(loss.kind, loss.name, more, info.max_entries if info else 0))
+
+    def _read_losses(self):
+        lost = self.maps.get("lost")
+        if lost is None:
+            return []
+        # By memory where it can be: the kernel passes over programs on a CPU whose task is in a map operation.
+        if self._lost_memory is None and lost.flags & F_MMAPABLE:
+            self._lost_memory = lost.memory()
+        return self.compiled.read_losses(self._lost_memory or lost.lookup(bytes(4)))
+
+    def report_missed(self):
+        """Emit how often the kernel passed over a program: when a CPU is in a BPF program or map operation
+        already, it does not run another one of most kinds there. Known since Linux 5.12."""
+        missed = 0
+        for _, program in self.programs:
+            missed += getattr(program.info(), "recursion_misses", 0)
+        if missed:
+            self.emit(results.Failures("missed", "", missed))
 
     # -- ending
 
@@ -289,6 +309,7 @@ class Session:
         self.fire("end")
         self.drain()
         self.report_losses()
+        self.report_missed()
         if not print_maps:
             return
         self.emit(results.End())
@@ -302,6 +323,9 @@ class Session:
         for _, program in self.programs:
             program.close()
         self.programs = []
+        if self._lost_memory is not None:
+            self._lost_memory.close()
+            self._lost_memory = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
