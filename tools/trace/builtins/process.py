@@ -97,7 +97,12 @@ class _Comm(Builtin):
         return self.returns
 
     def store(self, b, call, dest):
-        b.f.call("bpf_get_current_comm", b.address(dest), min(16, dest.type.size))
+        size = min(16, dest.type.size)
+        if b.script.machine.release < (6, 2):
+            # Some kernels of 5.11 to 6.1 leave what follows the NUL as it was, so that keys would differ.
+            from .. import strings
+            strings.zero(b, dest, 0, size)
+        b.f.call("bpf_get_current_comm", b.address(dest), size)
 
 
 @register
