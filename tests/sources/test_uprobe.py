@@ -475,25 +475,3 @@ def test_source_line(calls):
     assert seen.hits >= 4
     with pytest.raises(SourceError, match="no code of line 9999"):
         sources.expand("uprobe:%s@calls.c:9999" % calls)
-
-
-DEMANGLED = r"""
-int mangled_one(int) __asm__("_ZN4shop4cart3addEi");
-__attribute__((noinline)) int mangled_one(int n) { __asm__ volatile("" : "+r"(n)); return n; }
-int mangled_two(long) __asm__("_ZN4shop4cart3addEl");
-__attribute__((noinline)) int mangled_two(long n) { __asm__ volatile("" : "+r"(n)); return 0; }
-int main(void) { return mangled_one(0) + mangled_two(0); }
-"""
-
-
-def test_demangled_names():
-    program = compile_c(DEMANGLED, "-O1", name="demangled")
-    with tracing('uprobe:%s:cpp:"shop::cart::add"' % program) as seen:
-        run(program)
-    assert seen.hits == 2
-    listed = [each.text for each in sources.list_events('uprobe:%s:cpp:"shop::*"' % program)]
-    assert listed == ['uprobe:%s:cpp:"shop::cart::add(int)"' % program,
-                      'uprobe:%s:cpp:"shop::cart::add(long)"' % program]
-    with tracing(listed[0]) as seen:
-        run(program)
-    assert seen.hits == 1
