@@ -19,7 +19,10 @@ _owned = weakref.WeakSet()
 
 def _after_fork_in_child():
     for owner in list(_owned):
-        owner._forget()
+        try:
+            owner._forget()
+        except OSError:
+            continue        # the others must be let go of all the same
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

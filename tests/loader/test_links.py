@@ -1,7 +1,6 @@
 """Links of the kinds that are no tracing: what they do, info, update, detach, pins; and queries."""
 
 import ctypes
-import gc
 import os
 import socket
 import struct
@@ -434,11 +433,3 @@ def test_token():
 def test_stream_of_a_program_that_says_nothing():
     with Program.load("syscall", RETURN_0, flags=1 << 4) as program:
         assert program.read_stream() == b""
-
-
-@pytest.mark.kernel
-def test_nothing_of_all_this_is_left():
-    gc.collect()
-    assert not [name for name in os.listdir("/proc/self/fd")
-                if os.path.islink("/proc/self/fd/" + name) and
-                "bpf" in os.readlink("/proc/self/fd/" + name)]
