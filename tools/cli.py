@@ -13,6 +13,8 @@ VERSION = "0.1.0"
 COMMANDS = {
     "trace": ("trace.command", "run a tracing script (bpftrace's language)"),
     "list": ("list", "list the events that can be traced"),
+    "asm": ("asm", "assemble programs: raw instructions, an ELF object, a C array or JSON"),
+    "disasm": ("disasm", "disassemble files, objects, loaded programs and verifier logs"),
 }
 
 

@@ -1,0 +1,75 @@
+"""`rawbpf asm FILE...`: assembly text to instructions."""
+
+import sys
+
+from .failure import Failure, command
+from .options import Option
+
+OPTIONS = (
+    Option("output", "o", "output", "FILE", "write there instead of to the standard output"),
+    Option("format", "f", "format", "FORMAT", "raw (8 bytes an instruction, this machine's byte order),\n"
+                                              "elf (an object), c-array or json; default: raw"),
+    Option("section", "s", "section", "NAME", "the section to write (raw and c-array, where there are more)"),
+    Option("help", "h", "help", "", "this text"),
+)
+USAGE = """usage: rawbpf asm [OPTION...] FILE...      (- is the standard input)
+
+Assembles the files as if they were one.
+
+options:
+"""
+FORMATS = ("raw", "elf", "c-array", "json")
+
+
+def run(argv):
+    return command(OPTIONS, USAGE, work, argv)
+
+
+def assemble(paths):
+    """The Assembly of the files; "-" is the standard input."""
+    from rawbpf.asm import assemble_files
+    from rawbpf.asm import assemble as assemble_text
+    if paths != ["-"]:
+        return assemble_files(paths)
+    try:
+        return assemble_text(sys.stdin.buffer.read().decode("utf-8"), "stdin")
+    except UnicodeDecodeError as error:
+        raise Failure("stdin: byte %d is no UTF-8 text" % error.start) from None
+
+
+def work(parsed):
+    form = parsed.get("format", "raw")
+    if form not in FORMATS:
+        raise Failure("--format takes %s, not '%s'" % (", ".join(FORMATS), form))
+    if not parsed.operands:
+        raise Failure("a file is needed; - is the standard input")
+    assembly = assemble(parsed.operands)
+    data = made(assembly, form, parsed.get("section"))
+    output = parsed.get("output")
+    if output is None:
+        if form in ("raw", "elf") and sys.stdout.isatty():
+            raise Failure("instructions are no text for a terminal: name a file with -o, or use --format c-array")
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return 0
+    try:
+        with open(output, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise Failure("%s: %s" % (output, error.strerror)) from None
+    return 0
+
+
+def made(assembly, form, section=None):
+    """The bytes of one format."""
+    from rawbpf.asm import formats
+    if form == "elf":
+        from rawbpf.asm import write_object
+        from rawbpf.loader.uapi import MAP_TYPES
+        return write_object(assembly, MAP_TYPES)
+    if form == "json":
+        return formats.json_text(assembly).encode() + b"\n"
+    instructions = assembly.instructions(section)
+    if form == "raw":
+        return formats.raw(instructions)
+    return formats.c_array(instructions).encode()

@@ -1,0 +1,182 @@
+"""`rawbpf disasm`: instructions as text, from files, objects, loaded programs and verifier logs.
+
+The text is the assembler's: what it says again are the same instructions.
+"""
+
+import re
+import sys
+
+from .failure import Failure, command, read_bytes
+from .options import Option, UsageError
+
+OPTIONS = (
+    Option("raw", "r", "raw", "FILE", "a file of raw instructions, 8 bytes each", True),
+    Option("hex", "x", "hex", "DIGITS", "instructions as hexadecimal digits", True),
+    Option("log", "l", "log", "FILE", "the program that a verifier log shows", True),
+    Option("id", "i", "id", "ID", "the loaded program with this id", True),
+    Option("tag", "t", "tag", "TAG", "loaded programs with this tag", True),
+    Option("name", "n", "name", "NAME", "loaded programs of this name", True),
+    Option("pin", "p", "pin", "PATH", "the program that is pinned there", True),
+    Option("order", "", "byte-order", "ORDER", "little or big, of raw and hexadecimal instructions\n"
+                                               "(default: this machine's)"),
+    Option("help", "h", "help", "", "this text"),
+)
+USAGE = """usage: rawbpf disasm [OPTION...] [FILE...]      (- is the standard input)
+
+Prints instructions as text. A FILE is an ELF object, a verifier log, hexadecimal digits or raw
+instructions; which one is seen from its content.
+
+options:
+"""
+_LOG = re.compile(rb"^\s*\d+: \([0-9a-f]{2}\) ", re.M)
+_HEX = re.compile(rb"\s*(?:(?:0x)?[0-9a-fA-F]{2}[\s,:]*)+$")
+
+
+def run(argv):
+    return command(OPTIONS, USAGE, work, argv)
+
+
+def work(parsed):
+    order = parsed.get("order", sys.byteorder)
+    if order not in ("little", "big"):
+        raise UsageError("--byte-order takes little or big, not '%s'" % order)
+    texts = []
+    for path in parsed.operands:
+        texts.append(of_file(read_bytes(path), path, order))
+    for path in parsed.get("raw", ()):
+        texts.append(of_raw(read_bytes(path), path, order))
+    for digits in parsed.get("hex", ()):
+        texts.append(of_hex(digits.encode(), "--hex", order))
+    for path in parsed.get("log", ()):
+        texts.append(of_log(read_bytes(path), path))
+    texts += [of_program(program) for program in loaded(parsed)]
+    if not texts:
+        raise UsageError("what to disassemble? A file, --raw, --hex, --log, --id, --tag, --name or --pin")
+    sys.stdout.write("\n".join(texts))
+    return 0
+
+
+def of_file(data, path, order):
+    """The text of a file whose kind its content tells."""
+    if data.startswith(b"\x7fELF"):
+        from .objects import read_object
+        return of_assembly(read_object(data, path))
+    if _LOG.search(data):
+        return of_log(data, path)
+    if _HEX.match(data):
+        return of_hex(data, path, order)
+    return of_raw(data, path, order)
+
+
+def of_raw(data, path, order):
+    from rawbpf.asm import AsmError, decode, disassemble
+    if not data:
+        raise Failure("%s: it is empty" % path)
+    try:
+        return disassemble(decode(data, order)) + "\n"
+    except AsmError as error:
+        raise Failure("%s: %s" % (path, error)) from None
+
+
+def of_hex(data, path, order):
+    digits = re.sub(rb"0x|[\s,:]", b"", data)
+    try:
+        return of_raw(bytes.fromhex(digits.decode("ascii")), path, order)
+    except (ValueError, UnicodeDecodeError):
+        raise Failure("%s: an even number of hexadecimal digits is wanted" % path) from None
+
+
+def of_log(data, path):
+    from rawbpf.asm import AsmError
+    from rawbpf.asm.disassembler import text
+    from rawbpf.asm.verifierlog import instructions_of_log
+    lines, expected = [], 0
+    try:
+        for slot, instruction in instructions_of_log(data.decode("utf-8", "replace")):
+            if slot != expected:
+                lines.append("; the log does not show slots %d to %d" % (expected, slot - 1))
+            lines.append("%4d: (%02x) %s" % (slot, instruction.code, text(instruction)))
+            expected = slot + instruction.slots
+    except AsmError as error:
+        raise Failure("%s: %s" % (path, error)) from None
+    return "\n".join(lines) + "\n"
+
+
+def of_assembly(assembly):
+    """A whole Assembly as text that the assembler takes."""
+    from rawbpf.asm.disassembler import text
+    lines = []
+    if assembly.license is not None:
+        lines.append('.license "%s"' % assembly.license.replace("\\", "\\\\").replace('"', '\\"'))
+    for m in assembly.maps.values():
+        options = {"key": m.key_size, "value": m.value_size, "max_entries": m.max_entries, "flags": m.flags, **m.options}
+        lines.append(".map %s %s %s" % (m.name, m.type, " ".join("%s=%s" % pair for pair in options.items() if pair[1])))
+    for data in assembly.data.values():
+        lines += ["", ".section %s" % data.name, *_data(data)]
+    for section in assembly.sections.values():
+        lines += ["", ".section %s" % section.name]
+        lines += [".globl %s" % name for name in section.labels if name in assembly.globals]
+        slot = 0
+        names = {}
+        for name, index in section.labels.items():
+            names.setdefault(index, []).append(name)
+        for index, instruction in enumerate(section.instructions):
+            lines += ["%s:" % name for name in names.get(index, ())]
+            lines.append("%4d: (%02x) %s" % (slot, instruction.code, text(instruction)))
+            slot += instruction.slots
+    kfuncs = sorted({i.ref.name for s in assembly.sections.values() for i in s.instructions
+                     if type(i.ref).__name__ == "KsymRef" and i.code == 0x85})
+    return "\n".join([*(".kfunc %s" % name for name in kfuncs), *lines]).lstrip("\n") + "\n"
+
+
+def _data(data):
+    """Data as .byte lines with its symbols."""
+    starts = sorted(data.symbols.items(), key=lambda item: item[1])
+    cuts = sorted({0, *(at for _, at in starts), len(data.content)})
+    lines = []
+    for start, end in zip(cuts, cuts[1:]):
+        lines += ["%s:" % name for name, at in starts if at == start]
+        part = data.content[start:end]
+        if not any(part):
+            lines.append("    .zero %d" % len(part))
+            continue
+        for at in range(0, len(part), 16):
+            lines.append("    .byte " + ", ".join("%#04x" % byte for byte in part[at:at + 16]))
+    return lines
+
+
+def loaded(parsed):
+    """Yields the loaded programs that the options name."""
+    from rawbpf.loader import ids
+    from rawbpf.loader.program import Program
+    for number in parsed.get("id", ()):
+        if not number.isdigit():
+            raise UsageError("--id takes a number, not '%s'" % number)
+        yield Program.from_id(int(number))
+    for path in parsed.get("pin", ()):
+        yield Program.pinned(path)
+    for option, field in (("tag", "tag"), ("name", "name")):
+        for wanted in parsed.get(option, ()):
+            found = False
+            for number in ids.walk("prog"):
+                fd = ids.open_fd("prog", number)
+                if fd is None:
+                    continue      # it has ended meanwhile
+                program = Program.from_fd(fd)
+                # The kernel keeps 15 characters of a name.
+                if getattr(program.info(), field) == (wanted[:15] if field == "name" else wanted.lower()):
+                    found = True
+                    yield program
+                else:
+                    program.close()
+            if not found:
+                raise Failure("no loaded program has the %s %s" % (option, wanted))
+
+
+def of_program(program):
+    """A loaded program's translated instructions."""
+    from rawbpf.asm import decode, disassemble
+    with program:
+        info = program.info()
+        heading = "; %d: %s %s  tag %s" % (info.id, info.type, info.name, info.tag)
+        return "%s\n%s\n" % (heading, disassemble(decode(program.xlated())))

@@ -1,0 +1,57 @@
+"""How a command ends that could not do what it was asked for: one error on the error stream, no traceback."""
+
+import os
+import sys
+
+
+class Failure(Exception):
+    """What is wrong, for people, and the exit status that goes with it."""
+
+    def __init__(self, message, status=1):
+        super().__init__(message)
+        self.status = status
+
+
+def report(message):
+    """One error on the error stream."""
+    sys.stdout.flush()
+    sys.stderr.write("ERROR: %s\n" % message)
+
+
+def command(table, usage, work, argv):
+    """Parse `argv` by the option table and run work(parsed) -> exit status; every kind of bad input is one error."""
+    from rawbpf.asm import AsmError
+    from rawbpf.loader.errors import KernelError
+    from .options import UsageError, describe, parse
+    try:
+        parsed = parse(table, argv)
+        if parsed.get("help"):
+            sys.stdout.write(usage + describe(table))
+            return 0
+        parsed.operands += parsed.rest
+        status = work(parsed)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The reader has seen enough; Python flushes again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except Failure as error:
+        report(error)
+        return error.status
+    except (UsageError, AsmError, KernelError, ValueError) as error:
+        report(error)
+    except OSError as error:
+        report("%s: %s" % (error.filename, error.strerror) if error.filename else error)
+    return 1
+
+
+def read_bytes(path):
+    """The content of a file, or of the standard input for "-"."""
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise Failure("%s: %s" % (path, error.strerror)) from None
