@@ -540,6 +540,9 @@ class Lowering(MapCode, OutputCode):
     def _pointer_space(self, pointer):
         return "user" if (self.point.user_space if pointer.user is None else pointer.user) else "kernel"
 
+    def _value_AddressOf(self, node):
+        return self.address(self._memory(self._variable(node.operand, None)))
+
     def _value_Increment(self, node):
         return self._increment(node, want=True)
 

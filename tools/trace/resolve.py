@@ -635,11 +635,8 @@ class Resolver:
             if not var.captured:
                 var.captured = True
                 self.changed = True
-            return Pointer(None, False)
-        var = self.map_variable(node.operand)
-        if var.value is None:
-            raise Unresolved()
-        return Pointer(None, False)
+            return Pointer(to_c(kind), False)
+        self.error(node, "The address of a map can only be taken by functions written in C")
 
     def _Binary(self, node):
         left, right = self.expr(node.left), self.expr(node.right)

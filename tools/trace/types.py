@@ -940,8 +940,7 @@ def from_c(c_type, user=None):
         return Pointer(None if isinstance(c.strip(target), c.Void) else target, user)
     if isinstance(bare, c.Array):
         element = c.strip(bare.element)
-        if isinstance(element, c.Int) and element.size == 1 and (
-                element.encoding == "char" or element.signed or element.name == "char"):
+        if isinstance(element, c.Int) and element.size == 1 and (element.signed or element.name == "char"):
             return String(bare.count)
         return Array(from_c(bare.element, user), bare.count)
     if isinstance(bare, c.Struct):
