@@ -66,9 +66,7 @@ class _Stack(Builtin):
         user mode). One that finds no room is a counted loss."""
         f, script = b.f, b.script
         size = kind.limit * 8
-        growing = script.machine.no_prealloc
-        script.add_kernel_map(KernelMap(MAP, "hash", 8, 8 * (MOST + 1),
-                                        script.config.max_map_keys * (4 if growing else 1), growing))
+        self._map(b)
         scratch = b.scratch.place(types.Array(types.UINT64, MOST + 1), 8 * (MOST + 1))
         frames = scratch.at(8, scratch.type)
         result = f.variable()
@@ -94,6 +92,17 @@ class _Stack(Builtin):
         f.jump(done)
         f.position(done)
         return result
+
+    def _map(self, b):
+        """The map of stacks grows as it is filled, except where a perf event's program writes to it: those run in
+        NMIs, where memory cannot be had at once."""
+        script = b.script
+        known = script.extra_maps.get(MAP)
+        growing = script.machine.no_prealloc if b.point.program_type != "perf_event" else 0
+        if known is not None and not known.flags:
+            growing = 0
+        entries = script.config.max_map_keys * (4 if growing else 2)
+        script.add_kernel_map(KernelMap(MAP, "hash", 8, 8 * (MOST + 1), entries, growing))
 
     def _hash(self, b, frames, count):
         """64 bits that differ for different stacks: multiply and fold, frame by frame."""
