@@ -118,7 +118,7 @@ class _Stack(Builtin):
         mixed = f.alu("*", f.alu("^", hash, frame), _FACTOR)
         f.set(hash, f.alu("^", mixed, f.alu(">>", mixed, 32)))
         f.set(index, f.alu("+", index, 1))
-        f.branch("<", index, count, loop, done)
+        f.branch(">", count, index, loop, done)
         f.position(done)
         return hash
 
