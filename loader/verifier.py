@@ -9,7 +9,8 @@ _INSTRUCTION = re.compile(r"^(\d+): \([0-9a-f]{2}\) ", re.M)
 _STATE = re.compile(r"^\s*(?:\d+: )?(?:frame\d+:|R\d+(?:_\w+)?=|;|from \d+ to \d+|\d+: \([0-9a-f]{2}\)|"
                     r"processed \d+ insns|verification time|stack depth|last_idx|regs=|parent |"
                     r"mark_precise|caller:|callee:|returning from|func#|Live regs|insns\s|"
-                    r"max_states|to caller at|\d+: (?:R\d+|frame\d+))")
+                    r"max_states|to caller at|\d+: (?:R\d+|frame\d+)|cur state|old state|force_precise|"
+                    r"Validating |Func#\d+ |fp-\d+|subprog#\d+:)")
 _NAMED = (
     re.compile(r"\binsn (?:idx )?(\d+)"),
     re.compile(r"^(\d+): "),
@@ -35,6 +36,17 @@ def reason(log):
         if line.strip() and not _STATE.match(line):
             return line.strip()
     return ""
+
+
+def messages(log):
+    """All lines that say why: some refusals have two, the general one before the particular one."""
+    said = []
+    for line in reversed(log.rstrip("\0\n").split("\n")):
+        if _INSTRUCTION.match(line):
+            break
+        if line.strip() and not _STATE.match(line):
+            said.append(line.strip())
+    return said[::-1]
 
 
 def slot_to_index(instructions, slot):

@@ -15,6 +15,7 @@ COMMANDS = {
     "list": ("list", "list the events that can be traced"),
     "asm": ("asm", "assemble programs: raw instructions, an ELF object, a C array or JSON"),
     "disasm": ("disasm", "disassemble files, objects, loaded programs and verifier logs"),
+    "verify": ("verify", "ask the verifier of this kernel or others: cost, or why it refuses"),
 }
 
 
