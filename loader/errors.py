@@ -30,6 +30,10 @@ class KernelError(OSError):
         return type(self), (self.call, self.errno, self.needs)
 
 
+class ObjectError(Exception):
+    """A BPF object that cannot be loaded as it is: what in it, and why. str() is one line."""
+
+
 class VerifierError(KernelError):
     """A program that the verifier refused.
 
