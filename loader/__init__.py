@@ -6,6 +6,7 @@ _HOMES = {
     "Map": "maps", "RingBuffer": "ringbuf", "PerfBuffer": "perfbuf", "PerfEvent": "perf",
     "UserRingBuffer": "userring", "BtfObject": "btf", "TypedMap": "typed", "Token": "kobject",
     "Link": "link", "LinkGroup": "link", "KernelError": "errors", "VerifierError": "errors",
+    "Object": "collection", "ObjectError": "errors",
 }
 _MODULES = ("btf", "errors", "features", "ids", "introduced", "kernel", "ksyms", "link", "link_net",
             "mapkinds", "maps", "perf", "perfbuf", "program", "query", "ringbuf", "syscalls", "uapi",

@@ -1,0 +1,178 @@
+"""Attaching a program to what its section's name says, as libbpf does for those kinds that name it.
+
+    kprobe/FUNCTION[+OFFSET]   uprobe/PATH:FUNCTION[+OFFSET]   tracepoint/GROUP/NAME   raw_tp/NAME
+    kprobe.multi/PATTERN       uprobe.multi/PATH:PATTERN       ksyscall/NAME           iter, fentry, lsm, ...
+"""
+
+import errno
+import fnmatch
+import os
+import re
+
+from . import kernel, link, perf
+from .errors import KernelError, ObjectError
+
+_TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+_FUNCTION = re.compile(r"([A-Za-z0-9_.$]+)(?:\+(0x[0-9a-fA-F]+|\d+))?\Z")
+
+
+def attach(program, prefix, kind, target):
+    """The Link of a loaded Program. `prefix` and `kind` are those of elf.bpf_sections.SectionType."""
+    return _KINDS[kind](program, prefix, target)
+
+
+def _read_tracefs(path):
+    for base in _TRACEFS:
+        text = kernel._read(base + "/" + path)
+        if text is not None:
+            return text
+        if os.path.isdir(base + "/events"):
+            return None
+    from .detached import mount
+    try:
+        root = mount("tracefs")
+    except OSError as error:
+        raise KernelError("reading of tracefs", error.errno,
+                          "mount it: mount -t tracefs none /sys/kernel/tracing") from None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
+    except OSError:
+        return None
+    finally:
+        os.close(root)
+    with open(fd, "rb") as file:
+        return file.read().decode("utf-8", "replace")
+
+
+def tracepoint_id(group, name):
+    """The number of a tracepoint, as perf events want it."""
+    text = _read_tracefs("events/%s/%s/id" % (group, name)) if re.fullmatch(r"[\w-]+/[\w-]+", group + "/" + name) \
+        else None
+    if text is None:
+        raise KernelError("tracepoint %s/%s" % (group, name), errno.ENOENT, "the kernel has no such tracepoint")
+    return int(text)
+
+
+def _function(target):
+    found = _FUNCTION.match(target)
+    if not found:
+        raise ObjectError("%r is no function with an offset" % target)
+    return found.group(1), int(found.group(2) or "0", 0)
+
+
+def _perf(program, attr):
+    event = perf.PerfEvent.open(attr)
+    try:
+        return link.attach_perf_event(program, event)
+    except BaseException:
+        event.close()
+        raise
+
+
+def _tracepoint(program, prefix, target):
+    group, slash, name = target.partition("/")
+    if not slash:
+        raise ObjectError("%r is no GROUP/NAME of a tracepoint" % target)
+    return _perf(program, perf.tracepoint(tracepoint_id(group, name)))
+
+
+def _kprobe(program, prefix, target):
+    name, offset = _function(target)
+    retprobe = prefix.startswith("kret")
+    if retprobe and offset:
+        raise ObjectError("a return probe has no offset: %s" % target)
+    return _perf(program, perf.kprobe(name, offset, retprobe=retprobe))
+
+
+def _ksyscall(program, prefix, target):
+    from .externs import syscall_wrapper
+    name = target
+    if syscall_wrapper():
+        name = "__%s_sys_%s" % ({"x86_64": "x64", "aarch64": "arm64"}.get(kernel.arch(), kernel.arch()), target)
+    else:
+        name = "__se_sys_" + target
+    return _perf(program, perf.kprobe(name, retprobe=prefix.startswith("kret")))
+
+
+def _binary(path):
+    """A path as libbpf looks it up: what has no slash is a library or a command."""
+    if "/" in path:
+        return path
+    if ".so" in path or path.startswith("lib"):
+        from rawbpf.elf.ldcache import find_library
+        found = find_library(path)
+        if found:
+            return found
+    import shutil
+    found = shutil.which(path)
+    if not found:
+        raise ObjectError("no library or command is called %s" % path)
+    return found
+
+
+def _places(target):
+    path, colon, name = target.rpartition(":")
+    if not colon or not path or not name:
+        raise ObjectError("%r is no PATH:FUNCTION" % target)
+    from rawbpf.elf.image import Image
+    image = Image.open(_binary(path))
+    return image, name
+
+
+def _offset(image, symbol, extra=0):
+    offset = image.file_offset(symbol.value)
+    if offset is None:
+        raise ObjectError("%s: %s is not in the file" % (image.path, symbol.name))
+    return offset + extra
+
+
+def _uprobe(program, prefix, target):
+    from rawbpf.elf.symbols import Symbols
+    image, name = _places(target)
+    if re.fullmatch(r"0x[0-9a-fA-F]+|\d+", name):
+        offset = int(name, 0)
+    else:
+        name, extra = _function(name) if "@" not in name else (name, 0)
+        symbol = Symbols(image).find(name)
+        if symbol is None:
+            raise ObjectError("%s has no function %s" % (image.path, name))
+        offset = _offset(image, symbol, extra)
+    return _perf(program, perf.uprobe(image.path, offset, retprobe=prefix.startswith("uret")))
+
+
+def _uprobe_multi(program, prefix, target):
+    from rawbpf.elf.symbols import Symbols
+    image, pattern = _places(target)
+    offsets = sorted({_offset(image, symbol) for symbol in Symbols(image) if fnmatch.fnmatchcase(symbol.name, pattern)})
+    if not offsets:
+        raise ObjectError("%s has no function %s" % (image.path, pattern))
+    return link.attach_uprobe_multi(program, image.path, offsets, retprobe=prefix.startswith("uret"),
+                                    session="session" in prefix)
+
+
+def _kprobe_multi(program, prefix, target):
+    names = [target]
+    if set(target) & set("*?["):
+        text = _read_tracefs("available_filter_functions")
+        if not text:
+            raise KernelError("attach of %s" % target, errno.EPERM,
+                              "which functions can be traced cannot be read (available_filter_functions)")
+        lines = (line.split() for line in text.splitlines())
+        names = sorted({line[0] for line in lines if line and fnmatch.fnmatchcase(line[0], target)})
+        if not names:
+            raise ObjectError("no function that can be traced matches %s" % target)
+    return link.attach_kprobe_multi(program, names, retprobe=prefix.startswith("kret"), session="session" in prefix)
+
+
+def _usdt(program, prefix, target):
+    raise ObjectError("usdt/%s: this loader does not fill the tables that libbpf's usdt.bpf.h reads arguments by; "
+                      "attach it with rawbpf.sources.Usdt" % target)
+
+
+_KINDS = {
+    "tracepoint": _tracepoint, "kprobe": _kprobe, "ksyscall": _ksyscall, "uprobe": _uprobe, "usdt": _usdt,
+    "uprobe_multi": _uprobe_multi, "kprobe_multi": _kprobe_multi,
+    "raw_tracepoint": lambda program, prefix, target: link.attach_raw_tracepoint(program, target),
+    "tracing": lambda program, prefix, target: link.attach_tracing(program),
+    "iter": lambda program, prefix, target: link.attach_iter(program),
+}

@@ -1,0 +1,400 @@
+"""BPF object files, loaded: programs, maps and global data by name.
+
+    with Object.open("execsnoop.bpf.o") as obj:
+        obj.rodata["targ_uid"] = 1000
+        obj.load()
+        with obj.attach():
+            for event in obj.maps["events"]:
+                print(event)
+
+The file format is in rawbpf.elf.bpf_object; conventions (section names, `.maps`, `.kconfig`, `__ksym`, CO-RE)
+are libbpf's. Nothing touches the kernel before load().
+"""
+
+import os
+import re
+
+from rawbpf.elf.bpf_maps import MapDefinition
+from rawbpf.elf.bpf_object import STRUCT_OPS, BpfObjectFile
+from rawbpf.elf.bpf_sections import classify
+
+from . import ksyms
+from .core_relo import CoreResolver
+from .errors import KernelError, ObjectError, VerifierError
+from .externs import KCONFIG, Externs
+from .object_maps import BPFFS, DataMap, Globals, ObjectMap
+from .program import Program
+from .relocate import Linker
+from .uapi import F_SLEEPABLE, F_XDP_HAS_FRAGS, MAP_TYPES
+
+_ARRAY = MAP_TYPES["array"]
+_BTF_TARGETS = {"trace_raw_tp": ("btf_trace_", "typedef"), "lsm_mac": ("bpf_lsm_", "func"),
+                "lsm_cgroup": ("bpf_lsm_", "func"), "trace_iter": ("bpf_iter_", "func")}
+
+
+class ObjectProgram:
+    """One program of an Object. Until it is loaded, these may be changed: `type`, `expected_attach_type`,
+    `target` (what the section's name says after its kind), `flags`, `autoload`, `autoattach`,
+    `attach_prog` (what an ext program extends), `ifindex`. `program` is then the loader's Program."""
+
+    def __init__(self, owner, function):
+        self._owner, self.function = owner, function
+        self.name, self.section = function.name, function.section
+        self._kind, self.target = classify(function.section)
+        kind = self._kind
+        self.type = kind.program_type if kind else None
+        self.expected_attach_type = kind.attach_type if kind else None
+        self.flags = 0
+        if kind and "sleepable" in kind.options:
+            self.flags |= F_SLEEPABLE
+        if kind and "frags" in kind.options:
+            self.flags |= F_XDP_HAS_FRAGS
+        self.autoload = not function.section.startswith("?")
+        self.autoattach = True
+        self.attach_prog, self.ifindex = None, 0
+        self.program = self.error = None
+
+    @property
+    def log(self):
+        """The verifier's log: of the program, or of why it was refused."""
+        thing = self.program if self.program is not None else self.error
+        return getattr(thing, "log", "") or ""
+
+    def link(self):
+        """The relocate.Linked instructions, as they are loaded but for the maps' descriptors."""
+        return self._owner.linker.link(self.function)
+
+    def load(self, log_level=0):
+        """Loads it alone; the object's maps must be there (Object.load() does all that)."""
+        try:
+            self.program = self._load(log_level)
+            self.error = None
+        except (KernelError, ObjectError) as error:
+            self.error = error
+            raise
+
+    def _load(self, log_level):
+        if self.type is None:
+            raise ObjectError("program %s: the section name %r says no program type" % (self.name, self.section))
+        if self.type == "struct_ops":
+            raise ObjectError("program %s: struct_ops maps of objects are not supported by this loader" % self.name)
+        owner, linked = self._owner, self.link()
+        options = dict(name=self.name, license=owner.file.license, flags=self.flags, ifindex=self.ifindex,
+                       expected_attach_type=self.expected_attach_type, log_level=log_level,
+                       maps={name: owner.maps[name].map for name in linked.maps})
+        if owner.btf is not None and linked.func_info[0]:
+            options.update(btf=owner.btf, func_info=linked.func_info, line_info=linked.line_info)
+        module = None
+        if self._kind and "btf" in self._kind.options:
+            module = self._attach_btf(options)
+        try:
+            return Program.load(self.type, linked.instructions, **options)
+        except VerifierError as error:
+            raise self._explained(error, linked) from None
+        except ValueError as error:
+            raise ObjectError("program %s: %s" % (self.name, error)) from None
+        finally:
+            if module is not None:
+                module.close()
+
+    def _explained(self, error, linked):
+        """A refusal because of a poisoned instruction says what that was."""
+        why = linked.poisons.get(error.slot)
+        if why is None and re.search(r"unknown#(?:195896080|2002000000)\b", error.message or "") and linked.poisons:
+            why = next(iter(linked.poisons.values()))
+        if why is None:
+            return error
+        return VerifierError(error.call, error.errno, error.log, "it reaches %s" % why, error.slot,
+                             error.instruction)
+
+    def _attach_btf(self, options):
+        if self.type == "ext":
+            if self.attach_prog is None:
+                raise ObjectError("program %s replaces a function of another: set its attach_prog" % self.name)
+            options.update(attach_prog=self.attach_prog, attach_btf_id=_function_of(self.attach_prog, self.target))
+            return None
+        module, colon, name = self.target.rpartition(":")
+        if not name:
+            raise ObjectError("program %s: its section %r names no target" % (self.name, self.section))
+        prefix, kind = _BTF_TARGETS.get(self.expected_attach_type, ("", "func"))
+        if ksyms.vmlinux() is None:
+            raise ObjectError("program %s: needs the kernel's BTF (CONFIG_DEBUG_INFO_BTF)" % self.name)
+        if colon and module != "vmlinux":
+            found = _in_module(module, prefix + name, kind)
+        else:
+            found = ksyms.find(prefix + name, kind)
+        if found is None:
+            raise ObjectError("program %s: the kernel has no %s to attach to" % (self.name, {
+                "trace_raw_tp": "tracepoint ", "lsm_mac": "LSM hook ", "lsm_cgroup": "LSM hook ",
+                "trace_iter": "iterator "}.get(self.expected_attach_type, "function ") + name))
+        options["attach_btf_id"] = found[0]
+        if found[1] is None:
+            return None
+        from .btf import BtfObject
+        options["attach_btf_obj"] = BtfObject.of_module(found[1])
+        return options["attach_btf_obj"]
+
+    @property
+    def attachable(self):
+        """Does its section say what it attaches to, in a kind that is attached by that alone?"""
+        return bool(self._kind and self._kind.attach and self.target) or bool(
+            self._kind and self.type == "ext" and self.attach_prog is not None)
+
+    def attach(self):
+        """Attaches it to what its section says -> Link."""
+        if self.program is None:
+            raise ObjectError("program %s: is not loaded" % self.name)
+        if not self.attachable:
+            raise ObjectError("program %s: the section %r does not say what it attaches to: use rawbpf.loader.link "
+                              "or link_net with its .program" % (self.name, self.section))
+        from rawbpf.elf.image import ElfError
+
+        from . import autoattach
+        try:
+            return autoattach.attach(self.program, self._kind.prefix, self._kind.attach, self.target)
+        except (ObjectError, ElfError) as error:
+            raise ObjectError("program %s: %s" % (self.name, error)) from None
+
+    def close(self):
+        if self.program is not None:
+            self.program.close()
+        self.program = None
+
+    def __repr__(self):
+        return "<ObjectProgram %s %r %s>" % (self.name, self.section, "loaded" if self.program else "not loaded")
+
+
+def _in_module(module, name, kind):
+    from rawbpf.elf.btf import Btf
+    from rawbpf.elf.image import ElfError
+    try:
+        found = Btf.open("/sys/kernel/btf/" + module, ksyms.vmlinux()).find_ids(name, kind)
+    except (ElfError, ValueError):
+        return None
+    own = [number for number in found if number >= ksyms.vmlinux().count]
+    return (own[-1], module) if own else None
+
+
+def _function_of(program, name):
+    """BTF id of a function of a loaded program."""
+    from .btf import BtfObject
+    from rawbpf.elf.btf import Btf
+    with BtfObject.from_id(program.info().btf_id) as btf:
+        found = Btf.parse(btf.data()).find_id(name, "func")
+    if not found:
+        raise ObjectError("the program %s has no function %s" % (program.name, name))
+    return found
+
+
+class Object:
+    """An object file and, after load(), what was made of it. Attributes: `programs`, `maps` (dicts by name),
+    `rodata`, `data`, `bss`, `kconfig` (variables by name), `license`, `name`, `file` (BpfObjectFile), `btf`
+    (BtfObject or None). Errors: ElfError and ObjectError about the file, KernelError about the kernel."""
+
+    def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None):
+        self.file, self.pin_root, self.btf = file, pin_root, None
+        self.name = name if name is not None else re.sub(r"\..*", "", os.path.basename(file.path))
+        self._btf_path, self._options = btf_path, kconfig
+        self.externs = Externs(file)
+        self.linker = Linker(file, CoreResolver(file.btf, None) if file.btf is None else self._core(),
+                             self.externs.resolve)
+        self.programs = {}
+        for function in file.functions:
+            if function.program:
+                if function.name in self.programs:
+                    raise ObjectError("two programs are called %s" % function.name)
+                self.programs[function.name] = ObjectProgram(self, function)
+        self.maps = self._maps()
+        self.rodata, self.data, self.bss = (Globals(self, kind) for kind in (".rodata", ".data", ".bss"))
+        self.kconfig = Globals(self, KCONFIG)
+
+    @classmethod
+    def open(cls, path, **options):
+        """Reads an object file. Options: name (the file's, for names of data maps); pin_root: where maps that
+        ask for it are pinned; btf_path: the BTF to relocate against in place of the kernel's; kconfig:
+        {"CONFIG_X": "y"} in place of the kernel's configuration."""
+        return cls(BpfObjectFile.open(path), **options)
+
+    @classmethod
+    def parse(cls, data, path="<memory>", **options):
+        """The same from bytes."""
+        return cls(BpfObjectFile.parse(data, path), **options)
+
+    def _core(self):
+        object_ = self
+
+        class Late(CoreResolver):
+            """Opens the kernel's BTF at the first relocation."""
+
+            def _resolve(self, relocation):
+                if self.vmlinux is None:
+                    self.vmlinux = object_._kernel_btf()
+                return super()._resolve(relocation)
+        return Late(self.file.btf, None, _module_types)
+
+    def _kernel_btf(self):
+        if self._btf_path is None:
+            return ksyms.vmlinux()
+        from rawbpf.elf.btf import Btf
+        return Btf.open(self._btf_path)
+
+    def _maps(self):
+        result = {name: ObjectMap(self, definition) for name, definition in self.file.maps.items()}
+        for name, data in self.file.data.items():
+            if data.size:
+                variables = self.file.variables(name)
+                # one without variables that others may see needs no memory in common
+                shared = any(not static for _, _, _, _, static in variables)
+                definition = MapDefinition(name, _ARRAY, 4, data.size, 1, value_type=data.btf_id)
+                result[name] = DataMap(self, definition, data.size, data.content, data.kind == ".rodata", shared)
+        if self.externs.size:
+            definition = MapDefinition(KCONFIG, _ARRAY, 4, self.externs.size, 1,
+                                       value_type=self.file.btf.find_id(KCONFIG, "datasec"))
+            result[KCONFIG] = DataMap(self, definition, self.externs.size, None, True, True)
+        return result
+
+    def data_variables(self, section):
+        """[(name, offset, size, BTF type id)] of the variables of a data map."""
+        if section == KCONFIG:
+            return [(name, offset, self.externs.sizes[name], self.file.externs[name].type)
+                    for name, offset in self.externs.offsets.items()]
+        return [variable[:4] for variable in self.file.variables(section)]
+
+    @property
+    def license(self):
+        return self.file.license
+
+    # -- loading ---------------------------------------------------------------------------------------
+
+    def select(self, only=None):
+        """Names of the programs to load: those asked for, or all but those of a section with "?"."""
+        if only is None:
+            return [name for name, program in self.programs.items() if program.autoload]
+        names = [only] if isinstance(only, str) else list(only)
+        for name in names:
+            if name not in self.programs:
+                from difflib import get_close_matches
+                near = get_close_matches(name, self.programs, 1)
+                raise ObjectError("%s has no program %s; %s" % (
+                    self.file.path, name, "did you mean %s?" % near[0] if near else
+                    "it has " + (", ".join(self.programs) or "none")))
+        return names
+
+    def load(self, only=None, log_level=0):
+        """Creates the maps and loads the programs, those named in `only` or all. When something is refused,
+        nothing stays. -> self"""
+        try:
+            names = self.select(only)
+            self.prepare(names if only is not None else None)
+            for name in names:
+                self.programs[name].load(log_level)
+            self.fill_program_arrays()
+        except BaseException:
+            self._unload()
+            raise
+        return self
+
+    def prepare(self, only=None):
+        """BTF and maps: all of them, or those that the programs named in `only` refer to."""
+        wanted = set(self.maps)
+        if only is not None:
+            wanted = set()
+            for name in only:
+                wanted |= self.programs[name].link().maps
+            for name in list(wanted):
+                wanted.update(inner for _, inner in self.maps[name].definition.values if inner in self.maps)
+        self._load_btf()
+        if KCONFIG in wanted:
+            self.maps[KCONFIG].content[:] = self.externs.kconfig(self._options)
+        for name in self.maps:
+            if name in wanted:
+                self.maps[name].create(self.btf)
+        for name in self.maps:
+            if name in wanted:
+                self._fill(self.maps[name])
+
+    def _load_btf(self):
+        if self.file.btf is None or self.btf is not None:
+            return
+        from .btf import BtfObject
+        from .object_btf import for_kernel, has_kind
+        if not has_kind("func"):
+            return
+        try:
+            self.btf = BtfObject.load(for_kernel(self.file, self.externs))
+        except KernelError as error:
+            # programs and most maps do without; what cannot says so itself
+            self.btf_error = error
+
+    def _fill(self, target):
+        if isinstance(target, DataMap):
+            target.fill()
+        elif target.type in ("array_of_maps", "hash_of_maps"):
+            for index, name in target.definition.values:
+                if name not in self.maps or self.maps[name].map is None:
+                    raise ObjectError("map %s: its element %d is %s, which is no map" % (target.name, index, name))
+                target.map.update(index.to_bytes(4, "little"), self.maps[name].map)
+
+    def fill_program_arrays(self):
+        """Puts the loaded programs into the program arrays that name them (tail calls)."""
+        for target in self.maps.values():
+            if target.type != "prog_array" or target.map is None:
+                continue
+            for index, name in target.definition.values:
+                if name not in self.programs:
+                    raise ObjectError("map %s: its element %d is %s, which is no program" % (target.name, index, name))
+                if self.programs[name].program is not None:
+                    target.map.update(index, self.programs[name].program)
+
+    # -- attaching, pinning, closing -------------------------------------------------------------------
+
+    def attach(self):
+        """Attaches every loaded program whose section says to what -> LinkGroup. All or none."""
+        from .link import LinkGroup
+        group = LinkGroup()
+        try:
+            for program in self.programs.values():
+                if program.program is not None and program.autoattach and program.attachable:
+                    group.add(program.attach())
+        except BaseException:
+            group.close()
+            raise
+        return group
+
+    def _unload(self):
+        for program in self.programs.values():
+            program.close()
+        for each in self.maps.values():
+            each.close()
+        if self.btf is not None:
+            self.btf.close()
+        self.btf = None
+
+    close = _unload
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        return "<Object %s: %d programs, %d maps>" % (self.name, len(self.programs), len(self.maps))
+
+
+def _module_types():
+    """The BTF of the kernel's modules."""
+    from rawbpf.elf.btf import Btf
+    from . import kernel
+    base, path = ksyms.vmlinux(), kernel.vmlinux_btf()
+    if path is None:
+        return
+    folder = os.path.dirname(path)
+    for module in sorted(os.listdir(folder)):
+        if module != "vmlinux":
+            yield Btf.open(os.path.join(folder, module), base)
+
+
+def has_struct_ops(file):
+    """Does the object define struct_ops maps?"""
+    return any(section.name in STRUCT_OPS and section.size for section in file.sections)

@@ -1,0 +1,332 @@
+"""The maps and the global data of an Object: what Python sees of them before and after loading."""
+
+import os
+
+from rawbpf.elf import btf_raw as raw
+from rawbpf.elf.bpf_maps import PIN_BY_NAME
+
+from . import kernel, syscalls
+from .errors import KernelError, ObjectError
+from .maps import Map
+from .uapi import F_MMAPABLE, F_RDONLY_PROG, MAP_TYPES, name_of
+from .values import codec, of_type
+
+BPFFS = "/sys/fs/bpf"
+# kinds whose elements are the kernel's own, or that have none: they take no BTF
+_NO_BTF = {"perf_event_array", "cgroup_array", "stack_trace", "array_of_maps", "hash_of_maps", "devmap",
+           "devmap_hash", "cpumap", "xskmap", "sockmap", "sockhash", "queue", "stack", "arena", "ringbuf",
+           "user_ringbuf", "bloom_filter"}
+_SHOWN = ("type", "key_size", "value_size", "max_entries", "flags")
+
+
+class ObjectMap:
+    """One map. Until it is created, its shape may be changed: max_entries, value_size, key_size, flags,
+    numa_node, map_extra, type, pin_path. `map` is then the loader's Map, which has the raw operations.
+
+    With BTF it is a mapping of Python values: m[key], m[key] = value, del, in, items(). A ring or perf
+    buffer is iterated for its records without end, decoded by `record_type` (the name of a type of the
+    object, "struct event", or its elf.types.Type) when that is set or the map says its value type, else
+    as bytes.
+    """
+
+    def __init__(self, owner, definition):
+        self._owner, self.definition = owner, definition
+        self.name = definition.name
+        self.type = name_of(MAP_TYPES, definition.type)
+        self.key_size, self.value_size = definition.key_size, definition.value_size
+        self.max_entries, self.flags = definition.max_entries, definition.flags
+        self.numa_node, self.map_extra = definition.numa_node, definition.map_extra
+        self.pin_path = None
+        if definition.pinning == PIN_BY_NAME:
+            self.pin_path = os.path.join(owner.pin_root, definition.name)
+        self.record_type = None
+        self.map = self._typed = self._reader = None
+
+    def reuse(self, map):
+        """Takes an existing Map (or what has a descriptor) in place of a new one; it stays the caller's."""
+        self._check_same(map)
+        self.map = Map.from_fd(os.dup(map.fileno()))
+
+    # -- creation --------------------------------------------------------------------------------------
+
+    def create(self, btf):
+        """Creates the map (or opens its pin); `btf` is the object's BtfObject or None."""
+        if self.map is not None:
+            return
+        if self.definition.type not in MAP_TYPES.values():
+            raise ObjectError("map %s: its type %d is newer than this loader" % (self.name, self.definition.type))
+        if self.pin_path is not None and os.path.exists(self.pin_path):
+            self.map = self._pinned()
+            return
+        self.map = self._make(btf)
+        if self.pin_path is not None:
+            try:
+                self.map.pin(self.pin_path)
+            except BaseException:
+                self.map.close()
+                self.map = None
+                raise
+
+    def _pinned(self):
+        found = Map.pinned(self.pin_path)
+        try:
+            self._check_same(found)
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def _check_same(self, found):
+        mine = [getattr(self, name) for name in _SHOWN]
+        if self.type in ("ringbuf", "user_ringbuf"):
+            mine[3] = _ring_size(self.max_entries)
+        if self.type == "perf_event_array" and not self.max_entries:
+            mine[3] = found.max_entries
+        theirs = [getattr(found, name) for name in _SHOWN]
+        for name, own, other in zip(_SHOWN, mine, theirs):
+            if own != other:
+                raise ObjectError("map %s: the existing one has %s %s, this object wants %s" % (
+                    self.name, name, other, own))
+
+    def _make(self, btf):
+        definition = self.definition
+        options = dict(name=self.kernel_name(), flags=self.flags, numa_node=self.numa_node, map_extra=self.map_extra)
+        entries = self.max_entries
+        if self.type in ("ringbuf", "user_ringbuf"):
+            entries = _ring_size(entries)
+        inner = None
+        if self.type in ("array_of_maps", "hash_of_maps"):
+            if definition.inner is None:
+                raise ObjectError("map %s: says nothing about the maps it holds (values)" % self.name)
+            inner = options["inner_map"] = ObjectMap(self._owner, definition.inner)._make(btf)
+        typed = dict(btf=btf, btf_key_type_id=definition.key_type, btf_value_type_id=definition.value_type)
+        try:
+            if btf is not None and (definition.key_type or definition.value_type) and self.type not in _NO_BTF and \
+                    self.value_size == definition.value_size:
+                try:
+                    return Map.create(self.type, self.key_size, self.value_size, entries, **options, **typed)
+                except KernelError as error:
+                    import errno
+                    if error.errno != errno.EINVAL:
+                        raise
+            return Map.create(self.type, self.key_size, self.value_size, entries, **options)
+        finally:
+            if inner is not None:
+                inner.close()
+
+    def kernel_name(self):
+        return self.name
+
+    def close(self):
+        for thing in (self._reader, self.map):
+            if thing is not None:
+                thing.close()
+        self.map = self._typed = self._reader = None
+
+    # -- as a mapping, or records ----------------------------------------------------------------------
+
+    def _loaded(self):
+        if self.map is None:
+            raise ObjectError("map %s: is not loaded" % self.name)
+        return self.map
+
+    @property
+    def typed(self):
+        """The TypedMap; keys and values without BTF are bytes."""
+        if self._typed is None:
+            btf, definition = self._owner.file.btf, self.definition
+            self._typed = self._loaded().typed(
+                *[of_type(btf.type(type_id)) if type_id and raw.size(btf, type_id) == size else size
+                  for type_id, size in ((definition.key_type, self.key_size),
+                                        (definition.value_type, self.value_size))])
+        return self._typed
+
+    def __getitem__(self, key):
+        return self.typed[key]
+
+    def __setitem__(self, key, value):
+        self.typed[key] = value
+
+    def __delitem__(self, key):
+        del self.typed[key]
+
+    def __contains__(self, key):
+        return key in self.typed
+
+    def __len__(self):
+        return len(self.typed)
+
+    def get(self, key, default=None):
+        return self.typed.get(key, default)
+
+    def keys(self):
+        return iter(self.typed)
+
+    def items(self):
+        return self.typed.items()
+
+    def values(self):
+        return self.typed.values()
+
+    def __iter__(self):
+        if self.type not in ("ringbuf", "perf_event_array"):
+            return iter(self.typed)
+        return map(self.record_codec().decode, self.reader())
+
+    def reader(self, **options):
+        """The RingBuffer or PerfBuffer of this map, made once."""
+        if self._reader is None:
+            if self.type == "ringbuf":
+                from .ringbuf import RingBuffer as Reader
+            elif self.type == "perf_event_array":
+                from .perfbuf import PerfBuffer as Reader
+            else:
+                raise ObjectError("map %s: a %s map has no records to read" % (self.name, self.type))
+            self._reader = Reader(self._loaded(), **options)
+        return self._reader
+
+    def records(self, timeout=0):
+        """The records that are there, as a list; waits up to `timeout` seconds for the first."""
+        reader = self.reader()
+        if timeout:
+            reader.wait(timeout)
+        return list(map(self.record_codec().decode, reader.records()))
+
+    def record_codec(self):
+        wanted = self.record_type
+        if wanted is None and self.definition.value_type and self.type == "ringbuf":
+            wanted = self._owner.file.btf.type(self.definition.value_type)
+        if wanted is None:
+            return codec(0)
+        if isinstance(wanted, str):
+            kind, _, name = wanted.rpartition(" ")
+            btf = self._owner.file.btf
+            found = btf.find(name, kind or None) if btf is not None else None
+            if found is None:
+                raise ObjectError("map %s: the object's BTF has no %s" % (self.name, wanted))
+            wanted = found
+        return of_type(wanted)
+
+    def __repr__(self):
+        return "<ObjectMap %s %s key=%d value=%d max_entries=%d%s>" % (
+            self.type, self.name, self.key_size, self.value_size, self.max_entries,
+            "" if self.map is None else " fd=%d" % self.map.fd)
+
+
+def _ring_size(wanted):
+    """A power of two and whole pages, as the kernel wants it."""
+    size = syscalls.PAGE_SIZE
+    while size < wanted and size < 1 << 31:
+        size *= 2
+    return size
+
+
+class DataMap(ObjectMap):
+    """A data section, as a map with one value. `content` is what it starts with."""
+
+    def __init__(self, owner, definition, size, content, read_only, shared):
+        super().__init__(owner, definition)
+        self.content = bytearray(size) if content is None else bytearray(content)
+        self.read_only = read_only
+        if read_only:
+            self.flags |= F_RDONLY_PROG
+        if shared and kernel.release() >= (5, 5):
+            self.flags |= F_MMAPABLE
+        self._memory = None
+
+    def kernel_name(self):
+        return self._owner.name[:15 - len(self.name[:14])] + self.name[:14] if len(self.name) < 15 else self.name
+
+    def fill(self):
+        """Puts the content in; read-only data is frozen after that (5.2+)."""
+        self._loaded().update(bytes(4), bytes(self.content))
+        if self.read_only:
+            self.map.freeze()
+
+    def read(self, offset, size):
+        if self.map is None:
+            return bytes(self.content[offset:offset + size])
+        if not self.flags & F_MMAPABLE:
+            return self.map.lookup(bytes(4))[offset:offset + size]
+        return bytes(self.memory()[offset:offset + size])
+
+    def write(self, offset, data):
+        if self.map is None:
+            self.content[offset:offset + len(data)] = data
+        elif self.read_only:
+            raise ObjectError("%s is read-only once it is loaded: set it before load()" % self.name)
+        elif self.flags & F_MMAPABLE:
+            self.memory()[offset:offset + len(data)] = data
+        else:
+            value = bytearray(self.map.lookup(bytes(4)))
+            value[offset:offset + len(data)] = data
+            self.map.update(bytes(4), bytes(value))
+
+    def memory(self):
+        """The data as an mmap object (5.5+)."""
+        if self._memory is None:
+            self._memory = self._loaded().mmap(writable=not self.read_only)
+        return self._memory
+
+    def close(self):
+        if self._memory is not None:
+            try:
+                self._memory.close()
+            except BufferError:
+                self._memory = None     # somebody has a view: the mapping goes with it
+            self._memory = None
+        super().close()
+
+
+class Globals:
+    """The variables of data sections by name: obj.rodata["targ_uid"] = 1000, obj.bss["hits"]."""
+
+    def __init__(self, owner, kind):
+        self._owner, self._kind, self._table = owner, kind, None
+
+    def _variables(self):
+        if self._table is None:
+            self._table = {}
+            for name, data in self._owner.maps.items():
+                if isinstance(data, DataMap) and (name == self._kind or name.startswith(self._kind + ".")):
+                    for variable, offset, size, type_id in self._owner.data_variables(name):
+                        if offset + size <= len(data.content):
+                            self._table.setdefault(variable, (data, offset, size, type_id))
+        return self._table
+
+    def _find(self, name):
+        try:
+            return self._variables()[name]
+        except KeyError:
+            from difflib import get_close_matches
+            near = get_close_matches(name, self._variables(), 1)
+            raise KeyError("%s has no variable %s%s" % (
+                self._kind, name, "; did you mean %s?" % near[0] if near else "")) from None
+
+    def __getitem__(self, name):
+        data, offset, size, type_id = self._find(name)
+        return of_type(self._owner.file.btf.type(type_id)).decode(data.read(offset, size))
+
+    def __setitem__(self, name, value):
+        data, offset, size, type_id = self._find(name)
+        encoded = of_type(self._owner.file.btf.type(type_id)).encode(value)
+        data.write(offset, encoded[:size])
+
+    def __contains__(self, name):
+        return name in self._variables()
+
+    def __iter__(self):
+        return iter(self._variables())
+
+    def __len__(self):
+        return len(self._variables())
+
+    def keys(self):
+        return self._variables().keys()
+
+    def items(self):
+        return [(name, self[name]) for name in self]
+
+    def update(self, values):
+        for name, value in values.items():
+            self[name] = value
