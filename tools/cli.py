@@ -16,6 +16,8 @@ COMMANDS = {
     "asm": ("asm", "assemble programs: raw instructions, an ELF object, a C array or JSON"),
     "disasm": ("disasm", "disassemble files, objects, loaded programs and verifier logs"),
     "verify": ("verify", "ask the verifier of this kernel or others: cost, or why it refuses"),
+    "run": ("testrun", "run a program in the kernel on a packet or a context, and time it"),
+    "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
 
 

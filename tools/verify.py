@@ -5,6 +5,7 @@ Each program and kernel gives one record, a dict (the lines of --json):
     kernel, release, file, program, type, instructions (slots), accepted,
     processed, states, peak_states, max_states_per_insn, stack_depth (list), time_us   (null where unknown)
     refusal: null, or message, kind, cause, fix, slot, instruction, registers, file, line, text, path
+                      (slots), wide (slots of instructions that fill two)
     error: "" or why it did not come as far as the verifier;  log: with --log-level and --annotate
 """
 
@@ -177,6 +178,7 @@ def _count(record, log):
 
 def _refusal(unit, short, log=""):
     """What explain.explain says, with the unit's own line of source."""
+    from rawbpf.asm import slot_numbers
     from rawbpf.asm.disassembler import text
     from rawbpf.loader import kernel
     from rawbpf.loader.explain import explain
@@ -192,4 +194,5 @@ def _refusal(unit, short, log=""):
     return {"message": found.message, "kind": found.kind, "cause": found.cause, "fix": found.fix, "slot": found.slot,
             "instruction": found.instruction or (text(unit.instructions[index]) if index is not None else ""),
             "registers": found.registers, "file": line[0], "line": line[1], "text": line[2].strip() or found.source,
-            "path": list(found.path)}
+            "path": list(found.path), "wide": sorted(s for s, i in zip(slot_numbers(unit.instructions), unit.instructions)
+                                                     if i.slots == 2)}

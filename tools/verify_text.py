@@ -50,7 +50,7 @@ def refusal(record):
     if why["registers"]:
         lines.append("  registers: %s" % "  ".join("%s=%s" % item for item in sorted(why["registers"].items(), key=_order)))
     if why["path"]:
-        lines.append("  path:      %s" % ranges(why["path"]))
+        lines.append("  path:      %s" % ranges(why["path"], why["wide"]))
     lines.append("  counted:   %s" % counts(record))
     return lines
 
@@ -60,11 +60,11 @@ def _order(item):
     return (0, int(name[1:])) if name[0] == "R" else (1, -int(name[2:]))
 
 
-def ranges(slots):
-    """0, 1, 2, 5, 6 as "0-2, 5-6"; a lddw's second slot is no gap. A long way is shown by its end."""
+def ranges(slots, wide=()):
+    """0, 1, 2, 5, 6 as "0-2, 5-6"; `wide`: slots of instructions that fill two. A long way is shown by its end."""
     runs = []
     for slot in slots:
-        if runs and 0 < slot - runs[-1][1] <= 2 and (slot - runs[-1][1] == 1 or len(slots) > 1 and slot - 1 not in slots):
+        if runs and slot == runs[-1][1] + 1 + (runs[-1][1] in wide):
             runs[-1][1] = slot
         else:
             runs.append([slot, slot])
@@ -92,16 +92,22 @@ def annotated(log):
 # comparison
 
 def differences(records, others):
-    """[{program, file, other_file, release, other_release, before, after}] by program; before and after are records,
-    null where there is none."""
-    left = {}
+    """[{program, before, after}] by program (those whose names have changed by their order); before and after are
+    records, null where there is none."""
+    left, out, new = {}, [], []
     for record in others:
         left.setdefault(record["program"], []).append(record)
-    out = []
     for record in records:
         same = left.get(record["program"])
-        out.append((same.pop(0) if same else None, record))
-    out += [(record, None) for rest in left.values() for record in rest]
+        if same:
+            out.append((same.pop(0), record))
+        else:
+            new.append(record)
+    old = [record for rest in left.values() for record in rest]
+    if len(old) == len(new):
+        out += zip(old, new)
+    else:
+        out += [(None, record) for record in new] + [(record, None) for record in old]
     return [{"program": (after or before)["program"], "before": before, "after": after} for before, after in out]
 
 
@@ -113,7 +119,7 @@ def comparison(records, others):
         if before is None or after is None:
             lines.append("%s: only in %s" % (pair["program"], (after or before)["file"]))
             continue
-        what = [name for name in ("file", "release") if before[name] != after[name]]
+        what = [name for name in ("file", "program", "release") if before[name] != after[name]]
         lines.append("%s: %s" % (pair["program"], ", ".join("%s -> %s" % (before[n], after[n]) for n in what)
                                  or "the same file and kernel"))
         lines += ["  " + line for line in _changes(before, after)]

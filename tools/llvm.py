@@ -1,0 +1,60 @@
+"""`rawbpf compile FILE.ll`: LLVM IR to a BPF object, by the optional package llvmlite."""
+
+import os
+import sys
+
+from .failure import Failure, command, read_bytes
+from .options import Option, UsageError
+
+OPTIONS = (
+    Option("level", "O", "", "LEVEL", "how much to optimise: 0, 1, 2 or 3 (default: 2)"),
+    Option("mcpu", "m", "mcpu", "CPU", "the instruction set: v1, v2, v3 or v4 (default: v3)"),
+    Option("assembly", "S", "", "", "write LLVM's assembly text instead of an object"),
+    Option("output", "o", "output", "FILE", "write there instead of to FILE.o (FILE.s)"),
+    Option("help", "h", "help", "", "this text"),
+)
+USAGE = """usage: rawbpf compile [OPTION...] FILE.ll      (- is the standard input)
+
+Compiles LLVM IR to a BPF object. Needs the package llvmlite: pip install 'rawbpf[llvm]'.
+
+options:
+"""
+
+
+def run(argv):
+    return command(OPTIONS, USAGE, work, argv)
+
+
+def work(parsed):
+    level, cpu = parsed.get("level", "2"), parsed.get("mcpu", "v3")
+    if level not in ("0", "1", "2", "3"):
+        raise UsageError("-O takes 0, 1, 2 or 3, not '%s'" % level)
+    if cpu not in ("v1", "v2", "v3", "v4"):
+        raise UsageError("--mcpu takes v1, v2, v3 or v4, not '%s'" % cpu)
+    if len(parsed.operands) != 1:
+        raise UsageError("one file is needed; - is the standard input")
+    path = parsed.operands[0]
+    data = read_bytes(path)
+    if b"\0" in data:
+        raise Failure("%s: this is no LLVM IR text" % path)
+    made, text = compiled(data.decode("utf-8", "replace"), path, cpu, int(level))
+    output = parsed.get("output") or ("-" if path == "-" else
+                                      os.path.splitext(path)[0] + (".s" if parsed.get("assembly") else ".o"))
+    content = text.encode() if parsed.get("assembly") else made
+    if output == "-":
+        sys.stdout.buffer.write(content)
+        return 0
+    with open(output, "wb") as file:
+        file.write(content)
+    return 0
+
+
+def compiled(text, path, cpu="v3", level=2):
+    """(object, assembly text) of IR text; one error where there is no llvmlite, or where LLVM does not take it."""
+    from rawbpf.asm.llvm import compile_llvm
+    try:
+        return compile_llvm(text, cpu, level)
+    except ImportError:
+        raise Failure("this needs the package llvmlite: pip install 'rawbpf[llvm]'") from None
+    except RuntimeError as error:
+        raise Failure("%s: %s" % (path, str(error).strip())) from None

@@ -1,0 +1,118 @@
+"""`rawbpf run FILE`: a program run by BPF_PROG_TEST_RUN on a packet or a context that is given."""
+
+import re
+import sys
+
+from .failure import Failure, command, read_bytes
+from .options import Option, UsageError
+
+OPTIONS = (
+    Option("type", "t", "type", "TYPE", "the program type, as for rawbpf verify"),
+    Option("program", "p", "program", "NAME", "which program of the file"),
+    Option("data", "d", "data-in", "DATA", "the packet: hexadecimal digits, or a file"),
+    Option("ctx", "x", "ctx-in", "DATA", "the context: hexadecimal digits, or a file"),
+    Option("data_out", "", "data-out", "FILE", "write the packet there as the program left it"),
+    Option("repeat", "r", "repeat", "N", "run it N times (default: 1)"),
+    Option("json", "j", "json", "", "the result as a JSON object"),
+    Option("help", "h", "help", "", "this text"),
+)
+USAGE = """usage: rawbpf run [OPTION...] FILE      (- is the standard input)
+
+Loads the program and runs it in the kernel. Packet programs run on 64 zero bytes unless --data-in
+says otherwise. The kernel cannot test-run kprobe, tracepoint and perf_event programs.
+
+options:
+"""
+_PACKETS = ("socket_filter", "sched_cls", "sched_act", "xdp", "cgroup_skb", "lwt_in", "lwt_out", "lwt_xmit",
+            "lwt_seg6local", "flow_dissector", "netfilter", "sk_skb")
+_TOO_MANY = 1 << 32
+
+
+def run(argv):
+    return command(OPTIONS, USAGE, work, argv)
+
+
+def work(parsed):
+    if len(parsed.operands) != 1:
+        raise UsageError("one file is needed; - is the standard input")
+    repeat = parsed.get("repeat", "1")
+    if not repeat.isdigit() or not 0 < int(repeat) < _TOO_MANY:
+        raise UsageError("--repeat takes a number from 1 on, not '%s'" % repeat)
+    data, ctx = (_bytes(parsed.get(name), option) for name, option in (("data", "--data-in"), ("ctx", "--ctx-in")))
+    with chosen(parsed.operands[0], parsed.get("type"), parsed.get("program")) as unit:
+        if data is None and unit.type in _PACKETS:
+            data = bytes(64)
+        result = run_unit(unit, data, ctx, int(repeat))
+    if parsed.get("data_out"):
+        with open(parsed.get("data_out"), "wb") as file:
+            file.write(result.data)
+    _show(unit, result, data, int(repeat), bool(parsed.get("json")))
+    return 0
+
+
+def _bytes(text, option):
+    """The bytes of --data-in and --ctx-in: of a file if there is one of that name."""
+    import os
+    if text is None:
+        return None
+    if os.path.exists(text) or text == "-":
+        return read_bytes(text)
+    digits = re.sub(r"^0x|[\s:,]", "", text)
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        raise UsageError("%s: '%s' is neither a file nor an even number of hexadecimal digits" % (option, text)) from None
+
+
+def chosen(path, type=None, name=None):
+    """The Unit of that name; without one, the only one that the file has."""
+    from .units import read
+    found = read(path, type)
+    names = ", ".join(unit.name for unit in found)
+    if name is not None:
+        found = [unit for unit in found if unit.name == name]
+        if not found:
+            raise Failure("%s: no program %s; there are %s" % (path, name, names))
+    if len(found) > 1:
+        raise Failure("%s: which program? --program takes one of %s" % (path, names))
+    return found[0]
+
+
+def run_unit(unit, data, ctx, repeat=1):
+    """The loader's TestRun of a Unit. A refusal of the verifier is explained."""
+    from rawbpf.loader.errors import VerifierError
+    try:
+        program = unit.load()
+    except VerifierError:
+        from .verify import verify
+        from .verify_text import report
+        raise Failure("the verifier refused it\n" + report(verify(unit)).rstrip("\n")) from None
+    with program:
+        return program.test_run(data, ctx, repeat=repeat)
+
+
+def _show(unit, result, data, repeat, as_json):
+    if as_json:
+        import json
+        print(json.dumps({"file": unit.file, "program": unit.name, "type": unit.type, "retval": result.retval,
+                          "duration_ns": result.duration, "repeat": repeat, "data": result.data.hex(),
+                          "ctx": result.ctx.hex()}))
+        return
+    signed = result.retval - (result.retval >> 31 << 32)
+    print("retval:    %d%s" % (result.retval, " (%d)" % signed if signed < 0 else ""))
+    print("duration:  %d ns%s" % (result.duration, " (mean of %d runs)" % repeat if repeat > 1 else ""))
+    for name, out, before in (("data", result.data, data), ("ctx", result.ctx, None)):
+        if out:
+            print("%s:%s%d bytes%s" % (name, " " * (10 - len(name)), len(out), ", as it went in" if out == before else ""))
+            if out != before:
+                sys.stdout.write(dump(out))
+
+
+def dump(data):
+    """Bytes as lines of 16 with offset and text."""
+    lines = []
+    for at in range(0, len(data), 16):
+        part = data[at:at + 16]
+        shown = "".join(chr(b) if 32 <= b < 127 else "." for b in part)
+        lines.append("  %04x  %-47s  %s\n" % (at, part.hex(" "), shown))
+    return "".join(lines)
