@@ -29,18 +29,20 @@ from . import types
 
 class KernelMap(NamedTuple):
     """A BPF map to create; `name` is what the programs' MapRefs say. `max_entries` 0: one a possible
-    CPU (perf_event_array)."""
+    CPU (perf_event_array). `content`: the values of an array's first elements, set before programs run."""
     name: str
     map_type: str
     key_size: int
     value_size: int
     max_entries: int
     flags: int = 0
+    content: tuple = ()
 
 
 class CompiledProgram(NamedTuple):
     """One program. `points` are mutually `groups_with`: attach with
-    `points[0].attach(program, points, cookies)`; those with `when` are fired by the session.
+    `points[0].attach(program, points, cookies)`; those with `when` are fired by the session. `cookies`: the
+    numbers by which the program tells its points apart (see point_texts.py), None when it need not.
     `code` is an asm Code; `function` the IR it was made from (for -d)."""
     name: str                       # valid as a BPF object name: [A-Za-z0-9_.]{1,15}
     code: object

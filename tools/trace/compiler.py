@@ -10,7 +10,7 @@ code generator.
 import os
 import time
 
-from . import ast, builtins, maps, scratch, types
+from . import ast, builtins, maps, point_texts, scratch, types
 from .compiled import Compiled, CompiledProgram, KernelMap, Loss
 from .config import Config, ConfigError
 from .diagnostics import Diagnostics, ScriptError
@@ -53,6 +53,7 @@ class Compiler:
         self.zeros = 0
         self.scratch_size = {}
         self.extra_maps = {}
+        self.point_texts = point_texts.PointTexts()
         self.defaults = False           # a map of which nothing else is known holds integers
         self.started = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._warned = set()
@@ -112,6 +113,11 @@ class Compiler:
             flags = self._needs(probe)
             for group in _group(points, *flags):
                 units.append(Unit(probe, group, len(units)))
+            if len(units) > self.config.max_bpf_progs:
+                raise ScriptError(probe.span, "Your program is trying to generate more than %d BPF programs, "
+                                  "which exceeds the current limit" % self.config.max_bpf_progs,
+                                  ["You can increase the limit through the BPFTRACE_MAX_BPF_PROGS environment "
+                                   "variable."])
         self.diagnostics.check()
         if not units:
             raise ScriptError(self.script.span, "No probes to attach")
@@ -281,10 +287,6 @@ class Compiler:
         from .lower import Lowering
         from .same_calls import merge_calls
         programs = []
-        if len(units) > self.config.max_bpf_progs:
-            raise ScriptError(units[-1].probe.span, "Your program is trying to generate more than %d BPF programs, "
-                              "which exceeds the current limit" % self.config.max_bpf_progs,
-                              ["You can increase the limit through the BPFTRACE_MAX_BPF_PROGS environment variable."])
         for unit in units:
             resolver = self._pass(unit, True)
             name = _program_name(unit)
@@ -295,7 +297,7 @@ class Compiler:
                 continue
             merge_calls(function)
             code = compile_function(function, self.machine.cpu_level)
-            programs.append(CompiledProgram(name, code, unit.points, None, function, unit.probe))
+            programs.append(CompiledProgram(name, code, unit.points, self.point_texts.cookies(unit), function, unit.probe))
         return programs
 
     def _compiled(self, programs):
@@ -306,7 +308,8 @@ class Compiler:
             kernel_maps[storage.kernel_map.name] = storage.kernel_map
         if self.events:
             kernel_maps["events"] = self._event_map()
-        for map in [*self.extra_maps.values(), *scratch.kernel_maps(self), *maps.internal_maps(self)]:
+        for map in [*self.extra_maps.values(), *self.point_texts.kernel_maps(), *scratch.kernel_maps(self),
+                    *maps.internal_maps(self)]:
             kernel_maps[map.name] = map
         return Compiled(programs, kernel_maps, infos, self.events, self.config, self.output, "events", self.losses,
                         self.diagnostics.warnings, self.script)
@@ -321,10 +324,11 @@ class Compiler:
 
 
 def _group(points, reads_args, per_point):
-    """Lists of points that one program each can serve, in order of appearance."""
+    """Lists of points that one program each can serve, in order of appearance. One that is the same text of
+    `per_point` built-ins apart serves many where the kernel can tell it which point was hit."""
     groups, by_key = [], {}
     for point in points:
-        if per_point:
+        if per_point and not (point.cookies and point.when is None):
             groups.append([point])
             continue
         key = point.group_key(reads_args)

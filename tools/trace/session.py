@@ -14,6 +14,7 @@ detaches and frees everything when the process is gone, however it went.
 
 import os
 import select
+import sys
 import time
 
 from . import results
@@ -65,6 +66,9 @@ class Session:
         for info in self.compiled.kernel_maps.values():
             self.maps[info.name] = Map.create(info.map_type, info.key_size, info.value_size, info.max_entries,
                                               name=info.name, flags=info.flags)
+            if info.content:
+                self.maps[info.name].update_batch((key.to_bytes(4, sys.byteorder), value)
+                                                  for key, value in enumerate(info.content))
         from rawbpf.loader.program import Program
         for program in self.compiled.programs:
             loaded = Program.load(program.program_type, program.code.instructions, name=program.name,

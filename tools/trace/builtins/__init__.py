@@ -38,7 +38,7 @@ class Builtin:
     aggregate = False       # may only stand right of `@map =`
     pure = False            # a call whose value is not used is worth a warning
     reads_args = False      # depends on the fields of `args`: points with other fields need another program
-    per_point = False       # its value differs by point: every point gets a program of its own
+    per_point = False       # its value differs by point: see point_texts.py
 
     @property
     def name(self):

@@ -145,39 +145,46 @@ class _Reg(Builtin):
 
 
 class _PerPoint(Builtin):
-    """A string that differs by point: the compiler makes a program for each (or tells them apart by
-    cookie)."""
+    """A string that differs by point: a constant where a program has one point, else found by the cookie."""
     bare = pure = per_point = True
 
     def resolve(self, r, call):
-        return String(len(self._text(r.point).encode()) + 1)
+        return String(max(len(_bytes(self.text(point))) for point in r.unit.points) + 1)
 
     def constant(self, r, call):
-        return self._text(r.point)
+        return self.text(r.point) if len(r.unit.points) == 1 else None
 
     def store(self, b, call, dest):
-        from .. import strings
-        strings.store_literal(b, self._text(b.point).encode(), dest, True)
+        texts = [_bytes(self.text(point)) for point in b.unit.points]
+        if len(set(texts)) == 1:
+            from .. import strings
+            strings.store_literal(b, texts[0], dest, True)
+        else:
+            b.script.point_texts.store(b, self.name, texts, call.type, dest)
+
+
+def _bytes(text):
+    return text.encode("utf-8", "surrogateescape")
 
 
 @register
 class _Probe(_PerPoint):
     names = ("probe",)
 
-    def _text(self, point):
+    def text(self, point):
         return point.name
 
 
 @register
 class _ProbeType(_PerPoint):
     names = ("probetype",)
-    per_point = False
+    per_point = False       # points of different kinds share no program
 
-    def resolve(self, r, call):
-        return String(len(self._text(r.point)) + 1)
-
-    def _text(self, point):
+    def text(self, point):
         return kind_of(point)
+
+    def constant(self, r, call):
+        return self.text(r.point)
 
 
 def kind_of(point):
@@ -186,19 +193,18 @@ def kind_of(point):
 
 
 @register
-class _Func(Builtin):
-    """The probed function, by its address where the event has one."""
+class _Func(_PerPoint):
+    """The probed function."""
     names = ("func",)
-    bare = pure = per_point = True
 
     def resolve(self, r, call):
         point = r.point
         if point.func is None and point.func_address.__func__ is _no_address():
             r.error(call, "The func builtin can not be used with '%s' probes" % point.source.shown)
-        return String(len((point.func or "").encode()) + 1)
+        return super().resolve(r, call)
 
-    def constant(self, r, call):
-        return r.point.func or ""
+    def text(self, point):
+        return point.func or ""
 
 
 def _no_address():
