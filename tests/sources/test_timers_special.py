@@ -17,34 +17,35 @@ def cpu(f, ctx, point):
     return [f.call("bpf_get_smp_processor_id")]
 
 
-def spin(seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
+def most(since, per_second=50):
+    """The most often that a timer can have fired on a CPU: a busy or emulated machine is late, never early."""
+    return int((time.monotonic() - since) * per_second) + 1
 
 
 def test_profile_fires_on_every_online_cpu():
+    start = time.monotonic()
     with tracing("profile:hz:50", cpu, 1) as seen:
         time.sleep(0.5)
     online = kernel.online_cpus()
     assert {row[0] for row in seen.rows} <= set(online)
-    # a busy or emulated machine may be late, never early
-    assert len(online) <= seen.hits <= 26 * len(online) + len(online)
+    assert len(online) <= seen.hits <= most(start) * len(online)
 
 
 def test_interval_fires_on_one_cpu():
+    start = time.monotonic()
     with tracing("interval:ms:20", cpu, 1) as seen:
         time.sleep(0.5)
     assert len({row[0] for row in seen.rows}) == 1
-    assert 5 <= seen.hits <= 26
+    assert 5 <= seen.hits <= most(start)
 
 
 @pytest.mark.parametrize("text", ["interval:us:20000", "profile:us:20000", "interval:hz:50", "interval:20ms"])
 def test_units(text):
+    start = time.monotonic()
     with tracing(text) as seen:
         time.sleep(0.4)
     each = len(kernel.online_cpus()) if text.startswith("profile") else 1
-    assert 4 <= seen.hits <= 22 * each
+    assert 4 <= seen.hits <= most(start) * each
 
 
 def test_too_many_hertz_is_explained():

@@ -175,7 +175,7 @@ def test_uprobes_count_exactly(rawbpf, here):
     workers = [subprocess.Popen(["./spinner"], cwd=here) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
     trace.terminate()
-    out, _ = trace.communicate(timeout=20)
+    out, _ = trace.communicate(timeout=60)
     total = int(re.search(r"^@: (\d+)$", out, re.M)[1])
     assert total > 0
     assert "@x: %d\n" % total in out and "@k[spinner]: %d\n" % total in out

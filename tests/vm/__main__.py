@@ -65,7 +65,8 @@ def guest_command(options):
     if not files:
         sys.exit("tests.vm: no test marked kernel or vm matches")
     chosen = ["-k", options.k] if options.k else []
-    return shlex.join(["python3", "-m", "pytest", "-m", MARKS, "--color=no", "--no-header", "-rf", *chosen, *files])
+    return shlex.join(["python3", "-m", "pytest", "-m", MARKS, "--color=no", "--no-header", "-rf",
+                       "--durations=25", *chosen, *files])
 
 
 def boot(series, initrd, command, options):
