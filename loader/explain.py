@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 from .refusals import KINDS, kind_of
 from .verifier import failing_slot, messages
 
-_STEP = re.compile(r"^\s*(\d+): \(([0-9a-f]{2})\) (.*?)(?:\s+; (.*))?$")
+_STEP = re.compile(r"^\s*(\d+): (?:\([0-9a-f]{2}\) (.*?)|(BUG_[0-9a-f]{2}))(?:\s+; (.*))?$")
 _STATE = re.compile(r"^\s*(?:\d+: )?((?:frame\d+: ?)?(?:R\d+|fp-\d+)(?:_\w+)?=.*)$")
 _FROM = re.compile(r"^from (\d+) to (\d+)(?: \(speculative execution\))?:\s*(.*)$")
 _LINE = re.compile(r"^; (.*)$")
@@ -69,8 +69,8 @@ def steps(log):
     for line in log.split("\n"):
         found = _STEP.match(line)
         if found:
-            slot, _, text, after = found.groups()
-            walked.append(Step(int(slot), text.strip(), before, after or "", source, whole, jumped, walk))
+            slot, text, unprintable, after = found.groups()
+            walked.append(Step(int(slot), (text or unprintable).strip(), before, after or "", source, whole, jumped, walk))
             before, whole, jumped = "", False, None
             continue
         found = _FROM.match(line)
@@ -169,4 +169,7 @@ def explain(log):
     if not walked:
         return Explanation("; ".join(lines), kind, cause, fix, slot, "", {}, "", ())
     last = walked[-1]
+    if kind == "uninitialised-register" and last.text == "exit":
+        kind = "no-return-value"
+        cause, fix = KINDS[kind]
     return Explanation("; ".join(lines), kind, cause, fix, slot, last.text, _known(walked), last.source, path(walked))

@@ -187,7 +187,6 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in (
     ("too-large", r"program (?:is )?too large|prog is too large"),
     ("unbounded-loop", r"infinite loop detected|back-edge from insn|loop detected|iteration limit reached"),
     ("capability", r"!root|CAP_\w+|unpriv"),
-    ("no-return-value", r"^R0 !read_ok"),
     ("uninitialised-register", r"!read_ok|unexpected __bpf_trap|stack arg\d* is not initialized|"
                                r"invalid read from stack arg"),
     ("uninitialised-stack", r"invalid (?:indirect )?read from stack(?: \S+)? (?:off -?\d+\+|var_off )|"
@@ -214,7 +213,7 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in (
     ("not-constant", r"not a known (?:value|constant)|must be a known constant|is not a const(?:ant)?\b|"
                      r"doesn't have constant|must be in range|must be a constant|not a constant address"),
     ("unbounded-access", r"unbounded (?:memory access|variable-offset|min value|value)|min value is negative|"
-                         r"has unknown scalar|memory size \d+ is too large|invalid zero-sized read|"
+                         r"memory size \d+ is too large|invalid zero-sized read|"
                          r"invalid variable (?:buffer )?offset|access cannot have variable offset"),
     ("out-of-bounds-map-value", r"invalid access to map value"),
     ("out-of-bounds-packet", r"invalid access to packet|offset is outside of the packet"),
@@ -233,7 +232,7 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in (
     ("pointer-comparison", r"pointer comparison prohibited"),
     ("pointer-arithmetic", r"pointer arithmetic|on pointer prohibited|math between|pointer \S+ pointer prohibited|"
                            r"subtract pointer|subtraction from stack|beyond pointer bounds|be out of bounds|"
-                           r"pointer offset \S+ is not allowed|different maps, paths|unsupported alu operation"),
+                           r"pointer offset \S+ is not allowed|mixed signed bounds|different maps, paths|unsupported alu operation"),
     ("different-pointers", r"same insn cannot be used with different pointers"),
     ("not-a-pointer", r"invalid mem access|cannot be accessed directly|access (?:user|percpu) memory"),
     ("stack-too-deep", r"combined stack size|stack size |stack depth|call stack of \d+ frames is too deep"),
@@ -268,8 +267,16 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in (
 ))
 
 
+_STACK_READ = re.compile(r"invalid (?:read from|indirect access to) stack R\d+ off=(-\d+) size=(\d+)")
+
+
 def kind_of(message):
     """The kind of refusal that one line of the verifier's tells, a key of KINDS."""
+    found = _STACK_READ.match(message)
+    if found:
+        # A read below all that was ever written is told as one outside the stack.
+        off, size = map(int, found.groups())
+        return "uninitialised-stack" if off >= -512 and off + size <= 0 else "out-of-bounds-stack"
     for kind, pattern in _PATTERNS:
         if pattern.search(message):
             return kind

@@ -5,8 +5,10 @@ The log names instructions by 8-byte slot ("12: (85) call ..."); a wide lddw tak
 
 import re
 
-_INSTRUCTION = re.compile(r"^(\d+): \([0-9a-f]{2}\) ", re.M)
-_STATE = re.compile(r"^\s*(?:\d+: )?(?:frame\d+:|R\d+(?:_\w+)?=|;|from \d+ to \d+|\d+: \([0-9a-f]{2}\)|"
+_INSTRUCTION = re.compile(r"^(\d+): (?:\([0-9a-f]{2}\) |BUG_)", re.M)
+# Some messages lack the end of their line.
+_JOINED = re.compile(r"(?<=.)(?:verification time \d+ usec|processed \d+ insns \().*$", re.M)
+_STATE = re.compile(r"^\s*(?:\d+: )?(?:frame\d+:|R\d+(?:_\w+)?=|;|from \d+ to \d+|\d+: \([0-9a-f]{2}\)|\d+: BUG_|"
                     r"processed \d+ insns|verification time|stack depth|last_idx|regs=|parent |"
                     r"mark_precise|caller:|callee:|returning from|func#|Live regs|insns\s|"
                     r"max_states|to caller at|\d+: (?:R\d+|frame\d+)|cur state|old state|force_precise|"
@@ -34,7 +36,7 @@ def reason(log):
     """The line of the log that says why: the last that is not state or statistics."""
     for line in reversed(log.rstrip("\0\n").split("\n")):
         if line.strip() and not _STATE.match(line):
-            return line.strip()
+            return _JOINED.sub("", line).strip()
     return ""
 
 
@@ -45,7 +47,7 @@ def messages(log):
         if _INSTRUCTION.match(line):
             break
         if line.strip() and not _STATE.match(line):
-            said.append(line.strip())
+            said.append(_JOINED.sub("", line).strip())
     return said[::-1]
 
 

@@ -9,6 +9,7 @@ Each program and kernel gives one record, a dict (the lines of --json):
     error: "" or why it did not come as far as the verifier;  log: with --log-level and --annotate
 """
 
+import re
 import sys
 
 from .failure import Failure, command
@@ -35,6 +36,7 @@ status is 0 if every program was accepted.
 options:
 """
 LEVELS = {"1": 1, "2": 2, "stats": 4}
+_LONG = 100000       # instructions walked
 COUNTS = ("processed", "states", "peak_states", "max_states_per_insn", "time_us")
 
 
@@ -145,7 +147,7 @@ def verify(unit, level=0):
     _count(record, log)
     shown = _log(unit, level) if level else ""
     if not record["accepted"]:
-        record["refusal"] = _refusal(unit, log, shown)
+        record["refusal"] = _refusal(unit, record, log, shown)
     if level:
         record["log"] = shown
     return record
@@ -176,19 +178,24 @@ def _count(record, log):
                       stack_depth=list(counted.stack_depth))
 
 
-def _refusal(unit, short, log=""):
+def _refusal(unit, record, short, log=""):
     """What explain.explain says, with the unit's own line of source."""
     from rawbpf.asm import slot_numbers
     from rawbpf.asm.disassembler import text
     from rawbpf.loader import kernel
     from rawbpf.loader.explain import explain
+    from rawbpf.loader.refusals import kind_of
     from rawbpf.loader.verifier import reason, slot_to_index
-    if "\n" not in log or reason(log) != reason(short):
+    if (record["processed"] or 0) > _LONG and kind_of(reason(short)) == "too-complex":
+        log = short      # no one instruction is to blame, and no log holds the walk
+    elif "\n" not in log or reason(log) != reason(short):
         # Before 5.18 the states of registers are in the log of level 2 only.
         log = _log(unit, 1 if kernel.release() >= (5, 18) else 2)
     if reason(log) != reason(short):
         log = short      # a log that is too long loses its end
     found = explain(log)
+    if found.slot is None:
+        found = found._replace(slot=_place(unit, found))
     index = slot_to_index(unit.instructions, found.slot) if found.slot is not None else None
     line = unit.line_at(found.slot) or ("", 0, "")
     return {"message": found.message, "kind": found.kind, "cause": found.cause, "fix": found.fix, "slot": found.slot,
@@ -196,3 +203,19 @@ def _refusal(unit, short, log=""):
             "registers": found.registers, "file": line[0], "line": line[1], "text": line[2].strip() or found.source,
             "path": list(found.path), "wide": sorted(s for s, i in zip(slot_numbers(unit.instructions), unit.instructions)
                                                      if i.slots == 2)}
+
+
+def _place(unit, found):
+    """The slot of an instruction that was refused before the walk, in words that do not say which; or None."""
+    from rawbpf.asm import slot_numbers
+    number = re.search(r"fd (\d+) is not|unknown opcode ([0-9a-f]+)", found.message)
+    slots = slot_numbers(unit.instructions)
+    ends = {index - 1 for index in unit.starts.values()} | {len(unit.instructions) - 1}
+    for index, i in enumerate(unit.instructions):
+        if found.kind == "fall-through":
+            if index in ends and not (i.code in (0x95, 0x05, 0x06)):
+                return slots[index]
+        elif number and (i.code == 0x18 and str(i.imm & 0xffffffff) == number.group(1)
+                         or number.group(2) and i.code == int(number.group(2), 16)):
+            return slots[index]
+    return None
