@@ -13,10 +13,12 @@ VERSION = "0.1.0"
 COMMANDS = {
     "trace": ("trace.command", "run a tracing script (bpftrace's language)"),
     "list": ("list", "list the events that can be traced"),
+    "load": ("load", "load and attach the programs of a BPF object file"),
     "asm": ("asm", "assemble programs: raw instructions, an ELF object, a C array or JSON"),
     "disasm": ("disasm", "disassemble files, objects, loaded programs and verifier logs"),
     "verify": ("verify", "ask the verifier of this kernel or others: cost, or why it refuses"),
     "run": ("testrun", "run a program in the kernel on a packet or a context, and time it"),
+    "prog": ("inspect.prog", "the BPF programs that are loaded: show, dump, pin, load, run (as bpftool prog)"),
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
 
