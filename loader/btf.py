@@ -80,6 +80,14 @@ class BtfObject(BpfObject):
             raise refused("info of BTF", error, "admin") from None
         return bytes(buffer)
 
+    def parse(self, base=None):
+        """Its types: an elf Btf. base: the Btf that a module's continues (default: the running kernel's)."""
+        from rawbpf.elf.btf import Btf
+        info = self.info()
+        if base is None and info.kernel_btf and info.name != "vmlinux":
+            base = Btf.open()
+        return Btf.parse(self.data(), base, "BTF %d" % info.id)
+
 
 def _info(fd):
     name = bytearray(64)

@@ -161,13 +161,32 @@ class Program(BpfObject):
     def func_info(self):
         """[(8-byte slot, BTF type id)] of the program's functions, the main one first; [] for a
         program that was loaded without BTF."""
+        return [record[:2] for record in self._records("func_info", "=II")]
+
+    def line_info(self):
+        """[(8-byte slot, file, line text (string offsets of its BTF), line, column)]; [] without BTF."""
+        return [(slot, file, text, number >> 10, number & 1023)
+                for slot, file, text, number in self._records("line_info", "=IIII")]
+
+    def _records(self, what, form):
         layout = syscalls.PROG_INFO
         first = layout.unpack(self._info())
-        count, size = first.get("nr_func_info", 0), first.get("func_info_rec_size", 0)
+        count, size = first.get("nr_" + what, 0), first.get(what + "_rec_size", 0)
         records = bytearray(count * size)
         if records:
-            self._info(nr_func_info=count, func_info_rec_size=size, func_info=address(records))
-        return [struct.unpack_from("=II", records, at) for at in range(0, len(records), size or 1)]
+            self._info(**{"nr_" + what: count, what + "_rec_size": size, what: address(records)})
+        return [struct.unpack_from(form, records, at) for at in range(0, len(records), size or 1)]
+
+    def jited_ksyms(self):
+        """The kernel addresses of the program's functions, the main one first (4.18+); [] where
+        kernel.kptr_restrict hides them."""
+        layout = syscalls.PROG_INFO
+        count = layout.unpack(self._info()).get("nr_jited_ksyms", 0)
+        addresses = bytearray(8 * count)
+        if addresses:
+            self._info(nr_jited_ksyms=count, jited_ksyms=address(addresses))
+        found = [item[0] for item in struct.iter_unpack("=Q", addresses)]
+        return found if any(found) else []
 
     def _info(self, **fields):
         try:

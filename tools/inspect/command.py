@@ -1,0 +1,105 @@
+"""Runs one command line of an inspector: options, verb, errors in the form that was asked for."""
+
+import os
+import sys
+
+from ..failure import Failure
+from ..options import Option, UsageError, describe, parse
+from .output import JsonWriter
+from .words import STATUS, Words, is_prefix
+
+OPTIONS = (
+    Option("json", "j", "json", "", "JSON"),
+    Option("pretty", "p", "pretty", "", "JSON that people can read"),
+    Option("bpffs", "f", "bpffs", "", "show where objects are pinned"),
+    Option("nomount", "n", "nomount", "", "mount nothing (rawbpf never does)"),
+    Option("debug", "d", "debug", "", "show the verifier's log of programs that are loaded"),
+    Option("base_btf", "B", "base-btf", "FILE", "the BTF that a module's BTF continues"),
+    Option("help", "h", "help", "", "this text"),
+)
+
+
+class Session:
+    """One run: `.json` (a JsonWriter, or None for plain text), `.write(text)`, `.options`."""
+
+    def __init__(self, options, write=None):
+        self.options = options
+        self.write = write or sys.stdout.write
+        wanted = options.get("json") or options.get("pretty")
+        self.json = JsonWriter(self.write, bool(options.get("pretty"))) if wanted else None
+
+    def show(self, records, text, single=False):
+        """Records one by one: as JSON, or through text(record). single: an object, not a list of them."""
+        if self.json is None:
+            for record in records:
+                self.write(text(record))
+            return
+        if single:
+            for record in records:
+                self.json.value(record)
+        else:
+            self.json.value(iter(records))
+
+    def done(self):
+        """What a command without output says."""
+        if self.json is not None:
+            self.json.value(None)
+
+
+def run_object(name, verbs, usage, argv):
+    """`rawbpf NAME ARGV`: -> exit status."""
+    from rawbpf.loader.errors import KernelError
+    from rawbpf.elf.image import ElfError
+    session = None
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="surrogateescape")
+    try:
+        as_json = any(word in ("-j", "-p", "--json", "--pretty") for word in argv)
+        session = Session({"json": as_json})
+        parsed = parse(OPTIONS, argv)
+        session = Session(parsed.values)
+        words = parsed.operands + parsed.rest
+        if parsed.get("help") or words[:1] and is_prefix(words[0], "help"):
+            sys.stdout.write(usage + "\noptions:\n" + describe(OPTIONS))
+            return 0
+        status = dispatch(session, name, verbs, words) or 0
+        if session.json is not None:
+            session.json.end()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except Failure as error:
+        return _failed(session, str(error), error.status)
+    except (UsageError, KernelError, ElfError, ValueError) as error:
+        return _failed(session, str(error))
+    except OSError as error:
+        return _failed(session, "%s: %s" % (error.filename, error.strerror) if error.filename else str(error))
+
+
+def dispatch(session, name, verbs, words):
+    words = Words(words)
+    if not words:
+        return next(iter(verbs.values()))(session, words)
+    verb = words.next("command")
+    for known, function in verbs.items():
+        if is_prefix(verb, known):
+            return function(session, words)
+    from difflib import get_close_matches
+    near = get_close_matches(verb, verbs, 1)
+    raise Failure("unknown command '%s': %s" % (verb, "did you mean '%s'?" % near[0] if near else
+                                                "rawbpf %s has %s" % (name, ", ".join(verbs))), STATUS)
+
+
+def _failed(session, message, status=STATUS):
+    sys.stdout.flush()
+    if session is not None and session.json is not None:
+        if message:
+            session.json.value({"error": message})
+        session.json.end()
+        sys.stdout.flush()
+    elif message:
+        sys.stderr.write("Error: %s\n" % message)
+    return status

@@ -1,0 +1,211 @@
+"""Objects of the kernel by id, name, tag or pin; who holds them; where they are pinned.
+
+/proc/PID/fdinfo (Documentation/filesystems/proc.rst) tells which descriptors are BPF objects and their ids.
+"""
+
+import errno
+import os
+
+from rawbpf.loader import ids
+from rawbpf.loader.errors import KernelError
+
+from .words import fail
+
+_LINKS = {"anon_inode:bpf-prog": ("prog", "prog_id"), "anon_inode:bpf-map": ("map", "map_id"),
+          "anon_inode:bpf_link": ("link", "link_id"), "anon_inode:bpf-link": ("link", "link_id"),
+          "anon_inode:btf": ("btf", "btf_id")}
+
+
+def classes():
+    from rawbpf.loader import BtfObject, Link, Map, Program
+    return {"prog": Program, "map": Map, "link": Link, "btf": BtfObject}
+
+
+def each(kind):
+    """Every object of a kind that can still be opened; each is closed when the next is asked for."""
+    make = classes()[kind]
+    for number in ids.walk(kind):
+        fd = ids.open_fd(kind, number)
+        if fd is None:
+            continue
+        with make.from_fd(fd) as found:
+            yield found
+
+
+def by_id(kind, number):
+    what = {"prog": "get by id (%d)", "map": "get map by id (%d)", "btf": "get BTF by id (%d)",
+            "link": "get link by id (%d)"}[kind] % number
+    try:
+        return classes()[kind].from_id(number)
+    except KernelError as error:
+        if error.errno == errno.ENOENT:
+            fail("%s: No such file or directory" % what)
+        raise
+
+
+def pinned(kind, path):
+    try:
+        return classes()[kind].pinned(path)
+    except ValueError as error:
+        fail("%s: %s" % (path, error))
+
+
+def _matching(kind, test):
+    make, found = classes()[kind], []
+    for item in each(kind):
+        if test(item.info()):
+            found.append(make.from_fd(os.dup(item.fileno())))
+    return found
+
+
+def select(kind, words):
+    """The objects that the next words name, one or more: [object]. The caller closes them."""
+    ways = {"prog": ("id", "tag", "name", "pinned"), "map": ("id", "name", "pinned"),
+            "link": ("id", "pinned"), "btf": ("id",)}[kind]
+    way = words.need(*ways)
+    if way == "id":
+        return [by_id(kind, words.number("ID"))]
+    value = words.next({"tag": "tag", "name": "name", "pinned": "path"}[way])
+    if way == "pinned":
+        return [pinned(kind, value)]
+    if way == "tag" and (len(value) != 16 or value.strip("0123456789abcdefABCDEF")):
+        fail("can't parse tag")
+    if way == "name" and len(value) > 15:
+        if kind == "map":
+            fail("can't parse name")
+    if way == "tag":
+        found = _matching(kind, lambda info: info.tag == value.lower())
+    elif kind == "prog":
+        found = _matching(kind, lambda info: value in (info.name, full_name(info)))
+    else:
+        found = _matching(kind, lambda info: info.name == value)
+    if not found:
+        fail("no %s with %s '%s'" % (kind, way, value))
+    return found
+
+
+def one(kind, words):
+    """As select(), for what works on a single object."""
+    found = select(kind, words)
+    if len(found) > 1:
+        for item in found:
+            item.close()
+        fail("several %ss match this handle" % {"prog": "program"}.get(kind, kind))
+    return found[0]
+
+
+def full_name(info):
+    """A program's name, which the kernel cuts to 15 characters, in full where its BTF knows it."""
+    if len(info.name) < 15 or not getattr(info, "btf_id", 0) or not getattr(info, "nr_func_info", 0):
+        return info.name
+    from rawbpf.elf.image import ElfError
+    from rawbpf.loader import BtfObject, Program
+    try:
+        with Program.from_id(info.id) as program:
+            functions = program.func_info()
+        with BtfObject.from_id(info.btf_id) as blob:
+            name = blob.parse().name(functions[0][1])
+    except (KernelError, ElfError, IndexError):
+        return info.name
+    return name if name.startswith(info.name) else info.name
+
+
+def fdinfo(fd, pid="self"):
+    """{field: value} of /proc/PID/fdinfo/FD, both as text."""
+    try:
+        with open("/proc/%s/fdinfo/%d" % (pid, fd), errors="surrogateescape") as file:
+            return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in file)}
+    except OSError:
+        return {}
+
+
+def descriptors():
+    """(pid, fd, kind, id) of every descriptor of a BPF object of the processes in sight, but our own."""
+    own = os.getpid()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) == own:
+            continue
+        try:
+            fds = os.listdir("/proc/%s/fd" % pid)
+        except OSError:
+            continue
+        for fd in fds:
+            try:
+                known = _LINKS.get(os.readlink("/proc/%s/fd/%s" % (pid, fd)))
+            except OSError:
+                continue
+            if known:
+                number = fdinfo(int(fd), pid).get(known[1], "")
+                if number.isdigit():
+                    yield int(pid), int(fd), known[0], int(number)
+
+
+def comm(pid):
+    try:
+        with open("/proc/%d/comm" % pid, errors="surrogateescape") as file:
+            return file.read().rstrip("\n")
+    except OSError:
+        return ""
+
+
+def holders(kind):
+    """{id: [{"pid", "comm"}]}: the processes that have a descriptor of an object."""
+    found = {}
+    for pid, _, of, number in descriptors():
+        if of == kind:
+            found.setdefault(number, set()).add(pid)
+    return {number: [{"pid": pid, "comm": comm(pid)} for pid in sorted(pids)] for number, pids in found.items()}
+
+
+def bpffs_mounts():
+    places = []
+    try:
+        with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+            for line in file:
+                words = line.split()
+                if words[words.index("-") + 1] == "bpf":
+                    places.append(words[4].encode("utf-8", "surrogateescape").decode("unicode_escape"))
+    except (OSError, ValueError, IndexError):
+        pass
+    return places
+
+
+def pins(kind):
+    """{id: [path]} of everything pinned in the BPF file systems that are mounted."""
+    found = {}
+    make = classes()[kind]
+    for place in bpffs_mounts():
+        for folder, _, names in os.walk(place):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    with make.pinned(path) as item:
+                        found.setdefault(item.info().id, []).append(path)
+                except (KernelError, ValueError, OSError):
+                    continue        # of another kind, or gone
+    return found
+
+
+class Around:
+    """What surrounds objects of a kind: who holds them and, with -f, where they are pinned."""
+
+    def __init__(self, session, kind):
+        self.holders = holders(kind)
+        self.pins = pins(kind) if session.options.get("bpffs") else {}
+
+    def fields(self, number):
+        """To be added to the object's record."""
+        fields = {}
+        if self.pins:
+            fields["pinned"] = self.pins.get(number, [])
+        if number in self.holders:
+            fields["pids"] = self.holders[number]
+        return fields
+
+
+def around_text(record):
+    """The lines of `pinned` and `pids` in a record, each after a newline and tab."""
+    lines = ["\n\tpinned " + path for path in record.get("pinned", ())]
+    if record.get("pids"):
+        lines.append("\n\tpids " + ", ".join("%s(%d)" % (one["comm"], one["pid"]) for one in record["pids"]))
+    return "".join(lines)

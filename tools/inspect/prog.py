@@ -1,0 +1,211 @@
+"""`rawbpf prog`: the programs that are loaded."""
+
+import os
+import sys
+import time
+
+from .command import run_object
+from .objects import Around, around_text, each, fdinfo, full_name, one, select
+from .words import fail
+
+USAGE = """usage: rawbpf prog { show | list } [PROG]
+       rawbpf prog dump xlated PROG [{ file FILE | [opcodes] [linum] [visual] }]
+       rawbpf prog dump jited PROG file FILE
+       rawbpf prog pin PROG FILE
+       rawbpf prog { load | loadall } OBJ PATH [type TYPE] [map { idx IDX | name NAME } MAP] [pinmaps DIR]
+       rawbpf prog run PROG data_in FILE [data_out FILE [data_size_out L]]
+                            [ctx_in FILE [ctx_out FILE [ctx_size_out M]]] [repeat N]
+       rawbpf prog tracelog [{ stdout | stderr } PROG]
+
+PROG := { id ID | tag TAG | name NAME | pinned FILE };  MAP := { id ID | name NAME | pinned FILE }
+"""
+
+
+def record(program, around=None):
+    """What `show` says of a program, as -j has it."""
+    info = program.info()
+    fields = {"id": info.id, "type": _type(info.type)}
+    name = full_name(info)
+    if name:
+        fields["name"] = name
+    fields["tag"] = info.tag
+    fields["gpl_compatible"] = bool(getattr(info, "gpl_compatible", 0))
+    if getattr(info, "run_time_ns", 0):
+        fields["run_time_ns"], fields["run_cnt"] = info.run_time_ns, info.run_cnt
+    if getattr(info, "recursion_misses", 0):
+        fields["recursion_misses"] = info.recursion_misses
+    if getattr(info, "ifindex", 0):
+        fields["dev"] = device(info)
+    if info.load_time:
+        fields["loaded_at"], fields["uid"] = wall_clock(info.load_time), info.created_by_uid
+    fields["orphaned"] = False
+    fields["bytes_xlated"] = info.xlated_prog_len
+    fields["jited"] = bool(info.jited_prog_len)
+    if info.jited_prog_len:
+        fields["bytes_jited"] = info.jited_prog_len
+    memlock = fdinfo(program.fileno()).get("memlock", "")
+    if memlock.isdigit():
+        fields["bytes_memlock"] = int(memlock)
+    if info.map_ids:
+        fields["map_ids"] = info.map_ids
+    if getattr(info, "btf_id", 0):
+        fields["btf_id"] = info.btf_id
+    if around is not None:
+        fields.update(around.fields(info.id))
+    return fields
+
+
+def _type(name):
+    """A type that is newer than our table is a number in JSON."""
+    return int(name[5:]) if name.startswith("type ") else name
+
+
+def device(info):
+    """The interface that an object is bound to."""
+    import socket
+    fields = {"ifindex": info.ifindex, "ns_dev": info.netns_dev, "ns_inode": info.netns_ino}
+    try:
+        fields["ifname"] = socket.if_indextoname(info.ifindex)
+    except OSError:
+        pass        # of another network namespace
+    return fields
+
+
+def wall_clock(boot_ns):
+    """Seconds since 1970 of a time since boot."""
+    return (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + boot_ns) // 10**9
+
+
+def text(fields):
+    head = "%d: %s" % (fields["id"], type_text(fields["type"]))
+    if "name" in fields:
+        head += "  name " + fields["name"]
+    head += "  tag " + fields["tag"] + device_text(fields) + ("  gpl" if fields["gpl_compatible"] else "")
+    for name in ("run_time_ns", "run_cnt", "recursion_misses"):
+        if name in fields:
+            head += " %s %d" % (name, fields[name])
+    head += "\n"
+    if "loaded_at" in fields:
+        head += "\tloaded_at %s  uid %d\n" % (
+            time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(fields["loaded_at"])), fields["uid"])
+    head += "\txlated %dB" % fields["bytes_xlated"]
+    head += "  jited %dB" % fields["bytes_jited"] if fields["jited"] else "  not jited"
+    if "bytes_memlock" in fields:
+        head += "  memlock %dB" % fields["bytes_memlock"]
+    if "map_ids" in fields:
+        head += "  map_ids " + ",".join(map(str, fields["map_ids"]))
+    pinned = {"pinned": fields.get("pinned", ())}
+    head += around_text(pinned)
+    if "btf_id" in fields:
+        head += "\n\tbtf_id %d" % fields["btf_id"]
+    return head + around_text({"pids": fields.get("pids")}) + "\n"
+
+
+def type_text(kind):
+    return kind if isinstance(kind, str) else "type %d" % kind
+
+
+def device_text(fields):
+    dev = fields.get("dev")
+    if not dev:
+        return ""
+    if "ifname" in dev:
+        return "  offloaded_to " + dev["ifname"]
+    return "  offloaded_to ifindex %d ns_dev %d ns_ino %d" % (dev["ifindex"], dev["ns_dev"], dev["ns_inode"])
+
+
+def show(session, words):
+    found = select("prog", words) if words else None
+    words.end()
+    around = Around(session, "prog")
+    if found is None:
+        session.show(_records(each("prog"), around), text)
+        return
+    try:
+        session.show([record(program, around) for program in found], text, len(found) == 1)
+    finally:
+        for program in found:
+            program.close()
+
+
+def _records(programs, around):
+    for program in programs:
+        yield record(program, around)
+
+
+def dump(session, words):
+    what = words.need("xlated", "jited")
+    found = select("prog", words)
+    try:
+        if what == "xlated":
+            from .xlated import dump_programs
+            dump_programs(session, words, found)
+        else:
+            _dump_jited(session, words, found)
+    finally:
+        for program in found:
+            program.close()
+
+
+def _dump_jited(session, words, found):
+    words.need("file")
+    path = words.next("file name")
+    words.end()
+    if len(found) > 1:
+        fail("several programs match this handle")
+    write_file(path, found[0].jited())
+    session.done()
+
+
+def write_file(path, data):
+    """Bytes to a new private file; "-": to standard output."""
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        return
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+
+
+def pin(session, words):
+    with one("prog", words) as program:
+        path = words.next("path")
+        words.end()
+        program.pin(path)
+    session.done()
+
+
+def load(session, words):
+    from .load import load as work
+    work(session, words, False)
+
+
+def loadall(session, words):
+    from .load import load as work
+    work(session, words, True)
+
+
+def run_program(session, words):
+    from .testrun import run as work
+    with one("prog", words) as program:
+        work(session, words, program)
+
+
+def tracelog(session, words):
+    from .tracelog import streams, trace_pipe
+    if words:
+        name = words.need("stdout", "stderr")
+        with one("prog", words) as program:
+            words.end()
+            streams(session, program, name)
+    else:
+        trace_pipe(session)
+
+
+VERBS = {"show": show, "list": show, "dump": dump, "pin": pin, "load": load, "loadall": loadall, "run": run_program,
+         "tracelog": tracelog}
+
+
+def run(argv):
+    return run_object("prog", VERBS, USAGE, argv)
