@@ -1,5 +1,5 @@
 """The kernel matrix: tests on stock Debian kernels, in QEMU virtual machines without a disk.
 
-`kernels.py` fetches the kernels, `image.py` packs this host's Python with the checkout into an
-initramfs, `guest.py` boots it and talks to it, `__main__.py` is the command.
+`rawbpf.tools.vm` fetches the kernels, packs initramfs images and boots them, as it does for
+`rawbpf verify`; `guest.py` packs the tests and compiles for the guest, `__main__.py` is the command.
 """

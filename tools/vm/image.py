@@ -16,7 +16,7 @@ from pathlib import Path
 
 SITE = "/usr/lib/site"  # the guest's PYTHONPATH
 
-# Parts of the standard library that no test needs, and that only make the archive larger.
+# Parts of the standard library that nothing in a guest needs, and that only make the archive larger.
 NOT_PACKED = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "tkinter", "turtledemo", "pydoc_data",
               "site-packages", "dist-packages", ".git", ".venv", "build"}
 
@@ -120,7 +120,7 @@ class Image:
         for module in modules:
             spec = importlib.util.find_spec(module)
             if spec is None:
-                continue  # what pytest depends on differs by version
+                continue  # what modules depend on differs by version
             if spec.submodule_search_locations:
                 self.add(next(iter(spec.submodule_search_locations)), f"{SITE}/{module}")
             else:

@@ -1,0 +1,38 @@
+"""The kernels that can be booted, downloaded from Debian once."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from . import SUITES
+from .debian import CACHE, DebianError, Suite, locked
+
+META = "linux-image-cloud-amd64"
+
+
+def kernel(series, refresh=False):
+    """Path of the series' vmlinuz; `refresh` looks for a newer one than the cache has."""
+    home = CACHE / "kernels" / series
+    with locked("kernel-" + series):
+        ready = sorted(home.glob("vmlinuz-*"))
+        if ready and not refresh:
+            return ready[0]
+        suite = Suite(SUITES[series])
+        image = next((name for name in suite.depends(META) if name.startswith("linux-image-")), None)
+        if image is None:
+            raise DebianError(f"{META} of {suite.name} depends on no kernel")
+        target = home / ("vmlinuz-" + image[len("linux-image-"):])
+        if target.exists():
+            return target
+        # newer packages keep the kernel itself apart from linux-image-*
+        names = [image] + [name for name in suite.depends(image) if name.startswith("linux-binary-")]
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            suite.unpack(names, Path(folder))
+            found = [path for path in Path(folder).rglob("vmlinuz*") if path.is_file()]
+            if not found:
+                raise DebianError(f"no vmlinuz in {', '.join(names)}")
+            shutil.move(str(found[0]), str(target))
+        for old in ready:
+            old.unlink()
+    return target
