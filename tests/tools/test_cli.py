@@ -71,7 +71,7 @@ def test_help_and_version(rawbpf):
 
 @pytest.mark.parametrize("argv, said", [
     (["trcae"], "ERROR: unknown command 'trcae': did you mean 'trace'?\n"),
-    (["--verbose"], "ERROR: unknown option '--verbose': the commands are trace, list\n"),
+    (["--verbose"], "ERROR: unknown option '--verbose': the commands are %s\n" % ", ".join(cli.COMMANDS)),
     (["trace"], "ERROR: a script is needed: a file, - or -e PROGRAM\n"),
     (["trace", "-e", ""], "ERROR: a script is needed: a file, - or -e PROGRAM\n"),
     (["trace", "-e"], "ERROR: option '-e' needs a value: PROGRAM\n"),

@@ -514,7 +514,7 @@ class Lowering(MapCode, OutputCode):
             return self.load(self._dereferenced(node))
         if node.op == "!":
             return self._truth(node)
-        operand, kind = self.value(node.operand), node.operand.type
+        operand, kind = self.value(node.operand), self._signless(node)
         result = f.neg(operand) if node.op == "-" else f.alu("^", operand, -1)
         # bpftrace works in the operand's width and takes the result as a number without sign
         return f.extend(result, kind.size, False) if kind.size < 8 else result
@@ -570,10 +570,16 @@ class Lowering(MapCode, OutputCode):
         """An operand of arithmetic: what `-` and `~` made in a small width gets its sign back here."""
         operand = self.value(node)
         if isinstance(node, ast.Unary) and node.op in "-~" and not isinstance(operand, int):
-            kind = node.operand.type
+            kind = self._signless(node)
             if kind.size < 8 and kind.signed:
                 return self.f.extend(operand, kind.size, True)
         return operand
+
+    def _signless(self, node):
+        """The type in whose width `-` and `~`, several of them also, are worked out."""
+        while isinstance(node, ast.Unary) and node.op in "-~":
+            node = node.operand
+        return node.type
 
     def arithmetic(self, op, left, right, left_type, right_type, node):
         """left op right in 64 bits; pointers step by what they point at."""
