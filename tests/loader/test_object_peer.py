@@ -1,0 +1,218 @@
+"""Objects that clang made, loaded on this kernel: one of each CO-RE relocation and libbpf feature.
+
+Values come from the sources in fixtures/bpf by arithmetic, and from the kernel's types as elf.types shows
+them, which shares no code with the relocations.
+"""
+
+import gzip
+import os
+import re
+
+import pytest
+
+from rawbpf.elf import types
+from rawbpf.elf.btf import Btf
+from rawbpf.elf.btf_ext import CORE_KINDS
+from rawbpf.loader import Map, Object, ObjectError, VerifierError
+from tests.bpfcc import compile_bpf
+
+pytestmark = [pytest.mark.peer, pytest.mark.root]
+PACKET = bytes(14)
+
+
+@pytest.fixture(scope="module")
+def vmlinux():
+    return Btf.open()
+
+
+@pytest.fixture(scope="module")
+def answers():
+    with Object.open(compile_bpf("core.c")) as obj:
+        obj.load(only="kinds")
+        obj.programs["kinds"].program.test_run(PACKET)
+        return obj.data["answers"]
+
+
+def test_field_relocations(answers, vmlinux):
+    task = vmlinux.find("task_struct", "struct")
+
+    def offset(name):
+        return types.find_field(task, name).offset
+    assert answers[0] == offset("pid")
+    assert answers[1] == types.find_field(task, "comm").type.size == 16
+    assert answers[2:5] == [1, 0, 1]
+    assert answers[5] == 0      # of an unsigned bit field
+    assert answers[20] == 0
+    assert answers[21] == offset("tasks") + 8
+    assert answers[22] == offset("comm") + 3
+
+
+def test_a_bit_field_is_read_by_offset_size_and_shifts(answers, vmlinux):
+    field = types.find_field(vmlinux.find("task_struct", "struct"), "in_execve")
+    left, right, start, size = answers[6:10]
+    assert field.bit_size == 1 and right == 63
+    bit = field.offset * 8 + field.bit_offset
+    assert start <= bit // 8 < start + size
+    # only that bit survives the two shifts of the loaded word
+    word = 1 << bit - start * 8
+    assert (word << left & (1 << 64) - 1) >> right == 1
+    assert (((1 << 8 * size) - 1 ^ word) << left & (1 << 64) - 1) >> right == 0
+
+
+def test_type_relocations(answers, vmlinux):
+    assert answers[10] == Btf.open(compile_bpf("core.c")).find_id("task_struct", "struct")
+    assert answers[11] == vmlinux.find_id("task_struct", "struct")
+    assert answers[12:14] == [1, 0]
+    assert answers[14] == vmlinux.find("task_struct", "struct").size
+    assert answers[15] == 0
+    assert answers[23] == 4
+
+
+def test_enumerator_relocations(answers, vmlinux):
+    assert answers[16:18] == [1, 0]
+    assert answers[18] == vmlinux.enumerator("PIDTYPE_SID")
+    assert answers[19] == vmlinux.enumerator("PIDTYPE_PGID")
+
+
+def test_an_access_that_is_not_reached_refuses_nothing(answers):
+    assert answers[24] == 1234
+
+
+def test_an_access_that_is_reached_is_named_with_the_reason():
+    with Object.open(compile_bpf("core.c")) as obj:
+        with pytest.raises(VerifierError) as caught:
+            obj.load(only="unguarded")
+    text = str(caught.value)
+    assert "byte_off of struct task_struct___other.invented" in text
+    assert "no member invented" in text and "struct task_struct [" in text
+
+
+def test_every_kind_but_the_newest_is_in_the_fixture():
+    from rawbpf.elf.bpf_object import BpfObjectFile
+    file = BpfObjectFile.open(compile_bpf("core.c"))
+    found = {relocation.kind for table in file.btf_ext.relocations.values() for relocation in table}
+    assert found == set(CORE_KINDS) - {"type_matches"}      # clang 14 has no type_matches
+
+
+@pytest.fixture
+def loaded():
+    with Object.open(compile_bpf("features.c")) as obj:
+        obj.rodata["targ_uid"] = 1000
+        obj.load([name for name in obj.programs if name not in ("optional", "no_type")])
+        yield obj
+
+
+def run(obj, name):
+    return obj.programs[name].program.test_run(PACKET).retval
+
+
+def test_subprograms(loaded):
+    assert run(loaded, "calls") == 2 * 1000 + 2 * 1 + 2 * 3
+    assert loaded.bss["zeroed"] == 3
+    assert loaded.data["private_data"] == 3
+
+
+def test_a_tail_call_map_is_filled_from_the_object(loaded):
+    assert run(loaded, "jump") == 4000
+
+
+def test_data_is_seen_from_both_sides(loaded):
+    assert run(loaded, "data") == 0
+    assert loaded.data["counter"] == 5 + 20 + 99
+    assert loaded.maps["pairs"][1] == {"left": 1000, "right": ord("e")}
+    loaded.data["counter"] = 1
+    loaded.data["aside"] = 0
+    run(loaded, "data")
+    assert loaded.data["counter"] == 1 + 20
+    with pytest.raises(ObjectError, match="before load"):
+        loaded.rodata["targ_uid"] = 1
+
+
+def test_inner_maps(loaded):
+    run(loaded, "data")
+    assert loaded.maps["second"][0] == 42 and loaded.maps["first"][0] == 0
+    ids = [loaded.maps[name].map.info().id for name in ("second", "first")]
+    assert [loaded.maps["outer"].map.number(index) for index in (1, 3)] == ids
+
+
+def test_a_callback(loaded):
+    run(loaded, "data")
+    assert run(loaded, "callback") == 1000
+
+
+def kernel_option(name):
+    release = os.uname().release
+    for path, opener in (("/proc/config.gz", gzip.open), ("/boot/config-" + release, open)):
+        if os.path.exists(path):
+            with opener(path, "rt") as file:
+                found = re.search("^%s=(.*)$" % name, file.read(), re.M)
+                return found.group(1) if found else None
+    pytest.fail("this kernel's configuration cannot be read")
+
+
+def test_externs(loaded):
+    run(loaded, "data")
+    major, minor, patch = map(int, re.match(r"(\d+)\.(\d+)\.(\d+)", os.uname().release).groups())
+    assert loaded.bss["version"] == major << 16 | minor << 8 | min(patch, 255)
+    assert loaded.bss["has_bpf"] == ord("y")
+    assert loaded.bss["hz"] == int(kernel_option("CONFIG_HZ"))
+    assert loaded.bss["invented"] == 0 and loaded.bss["weak_variable"] == 0
+    with open("/proc/kallsyms") as file:
+        addresses = {int(line.split()[0], 16) for line in file if line.split()[2] == "vfs_read"}
+    assert loaded.bss["address"] in addresses
+
+
+def test_records_are_decoded_by_btf(loaded):
+    loaded.maps["events"].record_type = "struct event"
+    assert loaded.maps["events"].map.max_entries == 4096        # 1000 rounded up to a page
+    with loaded.attach() as links:
+        assert len(links) == 1
+        os.stat("/")
+        for event in loaded.maps["events"]:
+            assert event == {"number": 77, "name": "rawbpf"}
+            break
+
+
+def test_programs_that_are_not_asked_for():
+    with Object.open(compile_bpf("features.c")) as obj:
+        assert "optional" not in obj.select()
+        with pytest.raises(ObjectError, match="'unknown/section' says no program type"):
+            obj.load()
+        assert all(program.program is None for program in obj.programs.values())
+        obj.load(only="optional")
+        assert [name for name, each in obj.maps.items() if each.map is not None] == []
+        assert run(obj, "optional") == 1
+        with pytest.raises(ObjectError, match="did you mean jump"):
+            obj.load(only="jumpp")
+
+
+def test_a_map_may_be_changed_and_reused():
+    with Map.create("hash", 4, 8, 16, name="mine") as mine, Object.open(compile_bpf("features.c")) as obj:
+        obj.maps["pairs"].reuse(mine)
+        obj.maps["events"].max_entries = 8192
+        obj.load(only=["data", "emit"])
+        run(obj, "data")
+        assert mine.lookup(b"\1\0\0\0") == b"\7\0\0\0e\0\0\0"
+        assert obj.maps["events"].map.max_entries == 8192
+
+
+def test_functions_and_lines_arrive_in_the_kernel(loaded):
+    program = loaded.programs["calls"].program
+    kernel = Btf.parse(loaded.btf.data())
+    assert [kernel.name(type_id) for _, type_id in program.func_info()] == ["calls", "global_sum", "twice"]
+    assert program.info().nr_line_info > 3
+
+
+def test_the_command(rawbpf):
+    import json
+    done = rawbpf("load", compile_bpf("features.c"), "--json")
+    answer = json.loads(done.stdout)
+    by_name = {row["name"]: row for row in answer["programs"]}
+    assert done.returncode == 1 and "optional" not in by_name
+    assert by_name["calls"]["loaded"] and by_name["calls"]["section"] == "socket"
+    assert by_name["calls"]["type"] == "socket_filter"
+    assert not by_name["no_type"]["loaded"]
+    assert {each["name"] for each in answer["maps"]} >= {"pairs", "outer", ".rodata"}
+    done = rawbpf("load", compile_bpf("core.c"), "--only", "unguarded", "--json")
+    row, = json.loads(done.stdout)["programs"]
+    assert not row["loaded"] and row["errno"] == 22 and "195896080" in row["log"]
