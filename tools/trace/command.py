@@ -28,6 +28,7 @@ OPTIONS = (
     Option("include_paths", "I", "", "FOLDER", "look there for the files of #include lines", True),
     Option("includes", "", "include", "FILE", "include FILE before the script", True),
     Option("unsafe", "", "unsafe", "", "allow what changes the traced system: system(), signal(), ..."),
+    Option("codegen", "", "codegen", "NAME", "the code generator: rawbpf (the default), or llvm\n(needs llvmlite)"),
     Option("no_warnings", "", "no-warnings", "", "no warnings"),
     Option("help", "h", "help", "", "this text"),
     Option("version", "V", "version", "", "the version"),
@@ -44,6 +45,8 @@ that begin with a dash.
 options:
 """
 
+LARGEST = 16 << 20      # bytes of a script
+PID_MAX = 1 << 22       # the kernel's PID_MAX_LIMIT
 STAGES = ("ast", "types", "ir", "asm", "verifier")
 
 
@@ -91,6 +94,8 @@ def check(parsed):
         raise UsageError("-c and -p exclude each other")
     if parsed.get("format", "text") not in ("text", "json"):
         raise UsageError("-f takes text or json, not '%s'" % parsed.get("format"))
+    if parsed.get("codegen", "rawbpf") not in ("rawbpf", "llvm"):
+        raise UsageError("--codegen takes rawbpf or llvm, not '%s'" % parsed.get("codegen"))
     if parsed.get("buffering", "line") not in ("line", "full", "none"):
         raise UsageError("-B takes line, full or none, not '%s'" % parsed.get("buffering"))
     if parsed.get("list"):
@@ -120,20 +125,24 @@ def script_text(parsed):
     name, words = words[0], words[1:]
     try:
         if name == "-":
-            name, data = "stdin", sys.stdin.buffer.read()
+            name, data = "stdin", sys.stdin.buffer.read(LARGEST + 1)
         else:
             with open(name, "rb") as file:
-                data = file.read()
+                data = file.read(LARGEST + 1)
     except OSError as error:
         raise Failure("failed to open file '%s': %s" % (name, error.strerror))
+    if len(data) > LARGEST:
+        raise Failure("'%s' is no script: it is larger than %d MB" % (name, LARGEST >> 20))
     if b"\0" in data:
         raise Failure("'%s' is no script: it holds binary data" % name)
     return name, data.decode("utf-8", "surrogateescape"), words, named
 
 
 def parse_pid(text):
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit() and int(text)):
         raise UsageError("-p takes a process id, not '%s'" % text)
+    if int(text) > PID_MAX:
+        raise Failure("there is no process %s" % text)
     return int(text)
 
 
@@ -193,6 +202,15 @@ def _trace(parsed, name, text, positional, named, process):
     if not parsed.get("no_warnings"):
         for warning in compiled.warnings:
             sys.stderr.write(warning.format(color=sys.stderr.isatty()))
+    if parsed.get("codegen") == "llvm":
+        from rawbpf.asm import AsmError
+        from .llvm import recompile
+        try:
+            recompile(compiled)
+        except ImportError:
+            raise Failure("--codegen llvm needs the package llvmlite: pip install 'rawbpf[llvm]'")
+        except (AsmError, RuntimeError) as error:
+            raise Failure("LLVM does not compile this script: %s" % str(error).strip())
     from . import debug
     debug.show(compiled, stages(parsed), sys.stdout)
     sys.stdout.flush()
@@ -203,7 +221,9 @@ def _trace(parsed, name, text, positional, named, process):
 def listing(parsed):
     """-l: events that match a pattern, or those of a script."""
     from .listing import list_pattern, list_program, list_script
-    pid = parse_pid(parsed.get("pid")) if parsed.get("pid") else None
+    pid = parse_pid(parsed.get("pid")) if parsed.get("pid") is not None else None
+    if pid is not None and not os.path.exists("/proc/%d" % pid):
+        raise Failure("there is no process %d" % pid)
     verbose = bool(parsed.get("verbose"))
     file = parsed.operands[0] if len(parsed.operands) == 1 and os.path.isfile(parsed.operands[0]) else None
     if file is not None and not parsed.get("program") and _is_elf(file):
