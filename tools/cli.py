@@ -19,8 +19,12 @@ COMMANDS = {
     "verify": ("verify", "ask the verifier of this kernel or others: cost, or why it refuses"),
     "run": ("testrun", "run a program in the kernel on a packet or a context, and time it"),
     "prog": ("inspect.prog", "the BPF programs that are loaded: show, dump, pin, load, run (as bpftool prog)"),
+    "map": ("inspect.map", "the maps: show, dump, look up, update, create, pin (as bpftool map)"),
+    "link": ("inspect.link", "what programs are attached to: show, pin, detach (as bpftool link)"),
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
+
+_MOVABLE = ("-j", "--json", "-p", "--pretty", "-jp", "-pj", "-f", "--bpffs", "-n", "--nomount")
 
 
 def usage():
@@ -33,10 +37,28 @@ def usage():
 
 def main(argv=None):
     """Run the command line `argv` (without the program's name); returns the exit status."""
-    argv = sys.argv[1:] if argv is None else list(argv)
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        _open_standard_streams()
+    try:
+        status = _run(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return _leave("", 0)     # the reader has seen enough
+    except OSError as error:
+        return _leave("ERROR: %s\n" % error)
+    except MemoryError:
+        return _leave("ERROR: out of memory\n")
+
+
+def _run(argv):
     if not argv:
         sys.stderr.write(usage())
         return 1
+    while argv[0] in _MOVABLE and len(argv) > 1 and argv[1] != argv[0]:
+        argv.append(argv.pop(0))      # bpftool has its options before the object: `-j prog show`
     name = argv[0]
     if name in ("--version", "-V", "version"):
         print("rawbpf " + VERSION)
@@ -52,7 +74,33 @@ def main(argv=None):
         sys.stderr.write("ERROR: unknown %s '%s': %s\n" % (what, name, hint))
         return 1
     from importlib import import_module
+    return import_module("rawbpf.tools." + COMMANDS[name][0]).run(argv[1:])
+
+
+def _leave(message, status=1):
+    """Say why the command ends; what stdout could not take must not be tried again at exit."""
+    import os
     try:
-        return import_module("rawbpf.tools." + COMMANDS[name][0]).run(argv[1:])
-    except KeyboardInterrupt:
-        return 130
+        sys.stderr.write(message)
+        sys.stderr.flush()
+    except OSError:
+        status = 1
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+    return status
+
+
+def _open_standard_streams():
+    """Closed standard streams get a descriptor each, lest a map or an image gets theirs. Writing to stdout
+    still fails, as it must; an error has nobody to be told to."""
+    import os
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_WRONLY if fd == 2 else os.O_RDONLY), True)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)

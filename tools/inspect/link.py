@@ -1,0 +1,288 @@
+"""`rawbpf link`: what programs are attached to."""
+
+from .command import run_object
+from .objects import Around, around_text, by_id, each, one, select
+from .prog import _type, type_text
+from .words import fail
+
+USAGE = """usage: rawbpf link { show | list } [LINK]
+       rawbpf link pin LINK FILE
+       rawbpf link detach LINK
+
+LINK := { id ID | pinned FILE }
+"""
+
+_PF = {2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}      # as bpftool shortens NFPROTO_*
+_HOOKS = ("prerouting", "input", "forward", "output", "postrouting")
+_PERF_TYPES = ("hardware", "software", "tracepoint", "hw-cache", "raw", "breakpoint")
+_HARDWARE = ("cpu-cycles", "instructions", "cache-references", "cache-misses", "branch-instructions",
+             "branch-misses", "bus-cycles", "stalled-cycles-frontend", "stalled-cycles-backend", "ref-cycles")
+_SOFTWARE = ("cpu-clock", "task-clock", "page-faults", "context-switches", "cpu-migrations", "minor-faults",
+             "major-faults", "alignment-faults", "emulation-faults", "dummy", "bpf-output", "cgroup-switches")
+_CACHES = ("L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node")
+_CACHE_OPS = ("load", "store", "prefetch")
+_CACHE_RESULTS = ("refs", "misses")
+_MULTI_RETURN = 1
+
+
+_kallsyms = []
+
+
+def _symbol(address):
+    if not _kallsyms:
+        from rawbpf.elf.symbolizer import KernelSymbols
+        _kallsyms.append(KernelSymbols())
+    return _kallsyms[0].resolve(address)
+
+
+def record(link, around=None):
+    """What `show` says of a link, as -j has it."""
+    info = link.info()
+    fields = {"id": info.id, "type": _type(info.type), "prog_id": info.prog_id}
+    more = _KINDS.get(info.type)
+    if more:
+        fields.update(more(info))
+    if around is not None:
+        fields.update(around.fields(info.id))
+    return fields
+
+
+def _attach(info):
+    return {"attach_type": _type(info.attach_type)}
+
+
+def _raw_tracepoint(info):
+    fields = {"tp_name": info.tp_name}
+    if hasattr(info, "cookie"):
+        fields["cookie"] = info.cookie
+    return fields
+
+
+def _tracing(info):
+    fields = {}
+    program = by_id("prog", info.prog_id)
+    with program:
+        fields["prog_type"] = _type(program.info().type)
+    fields.update(_attach(info))
+    fields["target_obj_id"], fields["target_btf_id"] = info.target_obj_id, info.target_btf_id
+    if hasattr(info, "cookie"):
+        fields["cookie"] = info.cookie
+    return fields
+
+
+def _cgroup(info):
+    return {"cgroup_id": info.cgroup_id, **_attach(info)}
+
+
+def _iter(info):
+    fields = {"target_name": info.target_name}
+    if info.target_name in ("bpf_map_elem", "bpf_sk_storage_map"):
+        fields["map_id"] = info.map_id
+    return fields
+
+
+def _netns(info):
+    return {"netns_ino": info.netns_ino, **_attach(info)}
+
+
+def _interface(info):
+    import socket
+    try:
+        fields = {"devname": socket.if_indextoname(info.ifindex)}
+    except OSError:
+        fields = {"devname": "(unknown)" if info.ifindex else "(detached)"}
+    fields["ifindex"] = info.ifindex
+    if hasattr(info, "attach_type"):
+        fields.update(_attach(info))
+    return fields
+
+
+def _struct_ops(info):
+    return {"map_id": info.map_id}
+
+
+def _netfilter(info):
+    return {"pf": info.pf, "hook": info.hooknum, "prio": info.priority, "flags": info.flags}
+
+
+def _kprobe_multi(info):
+    fields = {"retprobe": bool(info.flags & _MULTI_RETURN), "func_cnt": info.count, "missed": info.missed,
+              "funcs": []}
+    cookies = getattr(info, "cookies", None) or [0] * len(info.addrs)
+    for address, cookie in sorted(zip(info.addrs, cookies)):
+        if not address:
+            continue
+        found = _symbol(address)
+        fields["funcs"].append({"addr": address, "func": found.name if found else "",
+                                "module": (found.module if found else "") or None, "cookie": cookie})
+    return fields
+
+
+def _uprobe_multi(info):
+    counts = getattr(info, "ref_ctr_offsets", None) or [0] * len(info.offsets)
+    cookies = getattr(info, "cookies", None) or [0] * len(info.offsets)
+    return {"retprobe": bool(info.flags & _MULTI_RETURN), "path": info.path, "func_cnt": info.count,
+            "pid": info.pid, "funcs": [{"offset": offset, "ref_ctr_offset": count, "cookie": cookie}
+                                       for offset, count, cookie in zip(info.offsets, counts, cookies)]}
+
+
+def _perf_event(info):
+    kind = getattr(info, "perf_type", "")
+    if kind in ("kprobe", "kretprobe"):
+        fields = {"retprobe": kind == "kretprobe", "addr": info.addr, "func": info.name, "offset": info.offset,
+                  "missed": info.missed}
+    elif kind in ("uprobe", "uretprobe"):
+        fields = {"retprobe": kind == "uretprobe", "file": info.name, "offset": info.offset}
+    elif kind == "tracepoint":
+        fields = {"tracepoint": info.name}
+    elif kind == "event":
+        fields = {"event_type": _PERF_TYPES[info.event_type] if info.event_type < len(_PERF_TYPES) else info.event_type,
+                  "event_config": _event(info.event_type, info.config)}
+    else:
+        return {}
+    fields["cookie"] = getattr(info, "cookie", 0)
+    if hasattr(info, "ref_ctr_offset"):
+        fields["ref_ctr_offset"] = info.ref_ctr_offset
+    return fields
+
+
+def _event(kind, config):
+    """The name of a perf event's configuration, or its number."""
+    table = {0: _HARDWARE, 1: _SOFTWARE}.get(kind)
+    if table is not None and config < len(table):
+        return table[config]
+    if kind == 3:
+        cache, op, result = config & 255, config >> 8 & 255, config >> 16 & 255
+        if cache < len(_CACHES) and op < len(_CACHE_OPS) and result < 2:
+            return "%s-%s-%s" % (_CACHES[cache], _CACHE_OPS[op], _CACHE_RESULTS[result])
+    return config
+
+
+_KINDS = {"raw_tracepoint": _raw_tracepoint, "tracing": _tracing, "cgroup": _cgroup, "iter": _iter, "netns": _netns,
+          "netfilter": _netfilter, "tcx": _interface, "netkit": _interface, "xdp": _interface,
+          "sockmap": lambda info: {"map_id": info.map_id, **_attach(info)}, "struct_ops": _struct_ops,
+          "kprobe_multi": _kprobe_multi, "uprobe_multi": _uprobe_multi, "perf_event": _perf_event}
+
+
+def text(fields):
+    out = "%d: %s  " % (fields["id"], type_text(fields["type"]))
+    out += "prog %d  " % fields["prog_id"]
+    more = _TEXTS.get(fields["type"])
+    if more:
+        out += more(fields)
+    return out + around_text(fields) + "\n"
+
+
+def _attach_text(fields):
+    return "attach_type %s  " % fields["attach_type"] if "attach_type" in fields else ""
+
+
+def _cookie_text(fields):
+    return "cookie %d  " % fields["cookie"] if fields.get("cookie") else ""
+
+
+def _perf_text(fields):
+    if "func" in fields:
+        out = "\n\tkretprobe " if fields["retprobe"] else "\n\tkprobe "
+        out += "%x " % fields["addr"] + fields["func"]
+        if fields["offset"]:
+            out += "+0x%x" % fields["offset"]
+        out += "  "
+        out += "missed %d  " % fields["missed"] if fields["missed"] else ""
+    elif "file" in fields:
+        out = "\n\t%s %s+0x%x  " % ("uretprobe" if fields["retprobe"] else "uprobe", fields["file"], fields["offset"])
+    elif "tracepoint" in fields:
+        out = "\n\ttracepoint %s  " % fields["tracepoint"]
+    elif "event_type" in fields:
+        out = "\n\tevent %s:%s  " % (fields["event_type"], fields["event_config"])
+    else:
+        return ""
+    return out + _cookie_text(fields)
+
+
+def _kprobes_text(fields):
+    out = "\n\tkretprobe.multi  " if fields["retprobe"] else "\n\tkprobe.multi  "
+    out += "func_cnt %d  " % fields["func_cnt"]
+    out += "missed %d  " % fields["missed"] if fields["missed"] else ""
+    if fields["funcs"]:
+        out += "\n\t%-16s %-16s %s" % ("addr", "cookie", "func [module]")
+    for one_ in fields["funcs"]:
+        out += "\n\t%016x %-16x %s" % (one_["addr"], one_["cookie"], one_["func"])
+        out += " [%s]  " % one_["module"] if one_["module"] else ""
+    return out
+
+
+def _uprobes_text(fields):
+    out = "\n\turetprobe.multi  " if fields["retprobe"] else "\n\tuprobe.multi  "
+    out += "path %s  func_cnt %d  " % (fields["path"], fields["func_cnt"])
+    out += "pid %d  " % fields["pid"] if fields["pid"] else ""
+    out += "\n\t%-16s   %-16s   %-16s" % ("offset", "ref_ctr_offset", "cookies")
+    for one_ in fields["funcs"]:
+        out += "\n\t0x%-16x 0x%-16x 0x%-16x" % (one_["offset"], one_["ref_ctr_offset"], one_["cookie"])
+    return out
+
+
+def _netfilter_text(fields):
+    pf, hook = fields["pf"], fields["hook"]
+    out = "\n\t%s" % (_PF.get(pf, "pf: %d" % pf))
+    out += " %s" % _HOOKS[hook] if pf in (2, 10, 1, 7) and hook < len(_HOOKS) else " hook %d" % hook
+    out += " prio %d" % fields["prio"]
+    return out + (" flags 0x%x" % fields["flags"] if fields["flags"] else "")
+
+
+def _interface_text(fields):
+    return "\n\tifindex %s(%d)  %s" % (fields["devname"], fields["ifindex"], _attach_text(fields))
+
+
+_TEXTS = {
+    "raw_tracepoint": lambda fields: "\n\ttp '%s'  %s" % (fields["tp_name"], _cookie_text(fields)),
+    "tracing": lambda fields: "\n\tprog_type %s  %s%s%s" % (
+        fields["prog_type"], _attach_text(fields),
+        "\n\ttarget_obj_id %d  target_btf_id %d  " % (fields["target_obj_id"], fields["target_btf_id"])
+        if fields["target_obj_id"] or fields["target_btf_id"] else "", _cookie_text(fields)),
+    "cgroup": lambda fields: "\n\tcgroup_id %d  %s" % (fields["cgroup_id"], _attach_text(fields)),
+    "iter": lambda fields: "\n\ttarget_name %s  %s" % (
+        fields["target_name"], "map_id %d  " % fields["map_id"] if "map_id" in fields else ""),
+    "netns": lambda fields: "\n\tnetns_ino %d  %s" % (fields["netns_ino"], _attach_text(fields)),
+    "struct_ops": lambda fields: "\n\tmap %d  " % fields["map_id"],
+    "sockmap": lambda fields: "\n\tmap_id %d  %s" % (fields["map_id"], _attach_text(fields)),
+    "netfilter": _netfilter_text, "tcx": _interface_text, "netkit": _interface_text, "xdp": _interface_text,
+    "perf_event": _perf_text, "kprobe_multi": _kprobes_text, "uprobe_multi": _uprobes_text,
+}
+
+
+def show(session, words):
+    found = select("link", words) if words else None
+    words.end()
+    around = Around(session, "link")
+    if found is None:
+        session.show((record(link, around) for link in each("link")), text)
+        return
+    try:
+        session.show([record(link, around) for link in found], text, True)
+    finally:
+        for link in found:
+            link.close()
+
+
+def pin(session, words):
+    with one("link", words) as link:
+        path = words.next("path")
+        words.end()
+        link.pin(path)
+    session.done()
+
+
+def detach(session, words):
+    if len(words) != 2:
+        fail("link specifier is invalid or missing")
+    with one("link", words) as link:
+        link.detach()
+    session.done()
+
+
+VERBS = {"show": show, "list": show, "pin": pin, "detach": detach}
+
+
+def run(argv):
+    return run_object("link", VERBS, USAGE, argv)
