@@ -153,8 +153,11 @@ def rewrite(btf, change):
     for type_id in range(1, btf.count):
         at = btf._word(type_id)
         name, kind, vlen, flag, rest, words = change(record(btf, type_id))
-        out.append(struct.pack("=III%dI" % len(words), btf._words[at] if name is None else name,
-                               flag << 31 | numbers[kind] << 24 | vlen, rest, *words))
+        try:
+            out.append(struct.pack("=III%dI" % len(words), btf._words[at] if name is None else name,
+                                   flag << 31 | numbers[kind] << 24 | vlen, rest, *words))
+        except struct.error:
+            raise btf._error(at, "the %s needs numbers of more than 32 bits" % kind) from None
     types = b"".join(out)
     strings = btf._data[btf._string_start:btf._string_stop]
     return struct.pack("=HBBIIIII", 0xeb9f, 1, 0, 24, 0, len(types), len(types), len(strings)) + types + strings

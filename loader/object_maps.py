@@ -303,14 +303,22 @@ class Globals:
             raise KeyError("%s has no variable %s%s" % (
                 self._kind, name, "; did you mean %s?" % near[0] if near else "")) from None
 
+    def _codec(self, name, size, type_id):
+        try:
+            found = of_type(self._owner.file.btf.type(type_id))
+        except (TypeError, RecursionError):
+            raise ObjectError("variable %s: its type has no value" % name) from None
+        if found.size != size:
+            raise ObjectError("variable %s: it has %d bytes, its type %d" % (name, size, found.size))
+        return found
+
     def __getitem__(self, name):
         data, offset, size, type_id = self._find(name)
-        return of_type(self._owner.file.btf.type(type_id)).decode(data.read(offset, size))
+        return self._codec(name, size, type_id).decode(data.read(offset, size))
 
     def __setitem__(self, name, value):
         data, offset, size, type_id = self._find(name)
-        encoded = of_type(self._owner.file.btf.type(type_id)).encode(value)
-        data.write(offset, encoded[:size])
+        data.write(offset, self._codec(name, size, type_id).encode(value))
 
     def __contains__(self, name):
         return name in self._variables()
