@@ -15,6 +15,7 @@ _EM_BPF, _PROGBITS, _NOBITS, _REL = 247, 1, 8, 9
 _ALLOC, _EXEC = 2, 4
 _FUNC, _SECTION = 2, 3
 _CALL, _LDDW, _PSEUDO_CALL, _PSEUDO_KFUNC, _PSEUDO_VALUE, _PSEUDO_FUNC = 0x85, 0x18, 1, 2, 2, 4
+_LARGEST = 1 << 30
 _FIELDS = {"map_flags": "flags", "type": "type", "key_size": "key_size", "value_size": "value_size",
            "max_entries": "max_entries", "pinning": "pinning", "numa_node": "numa_node", "map_extra": "map_extra"}
 
@@ -56,6 +57,8 @@ class _Reader:
                 self._relocate(section, self.image.sections[section.info])
 
     def _bytes(self, section):
+        if section.type == _NOBITS and section.size > _LARGEST:
+            raise AsmError("%s: %s has %d bytes" % (self.path, section.name, section.size))
         return bytes(section.size) if section.type == _NOBITS else bytes(self.image.data(section))
 
     def _symbols(self):
@@ -109,9 +112,12 @@ class _Reader:
             raise AsmError("%s: it has maps, but no BTF that says of what type" % self.path)
         from rawbpf.loader.uapi import MAP_TYPES
         types = {number: name for name, number in MAP_TYPES.items()}
+        from rawbpf.elf.btf import DataSection, Variable
         section = self.btf.find(".maps", "datasec")
-        for entry in section.variables if section is not None else ():
+        for entry in section.variables if isinstance(section, DataSection) else ():
             variable = self.btf.type(entry.id)
+            if not isinstance(variable, Variable):
+                raise AsmError("%s: BTF describes something else than a map in .maps" % self.path)
             values = self._definition(variable)
             if values.get("type") not in types:
                 raise AsmError("%s: the map %s is of no type that is known" % (self.path, variable.name))
@@ -132,7 +138,7 @@ class _Reader:
             if field.name in _FIELDS and isinstance(target, Array):
                 values[_FIELDS[field.name]] = target.count
             elif field.name in ("key", "value") and target is not None:
-                values[field.name + "_size"] = target.size
+                values[field.name + "_size"] = getattr(target, "size", None) or 0
             else:
                 raise AsmError("%s: the map %s says %r, which rawbpf does not understand yet" % (
                     self.path, variable.name, field.name))

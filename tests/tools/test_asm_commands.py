@@ -1,0 +1,252 @@
+"""`rawbpf asm`, `disasm` and `compile`: formats, what they read, and one error for whatever is wrong."""
+
+import json
+import random
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from rawbpf.asm import AsmError, assemble, decode, encode
+from rawbpf.tools import cli
+from rawbpf.tools.disasm import of_assembly
+from rawbpf.tools.objects import read_object
+
+RETURN_2 = bytes.fromhex("b700000002000000" "9500000000000000")     # r0 = 2; exit (RFC 9669)
+
+PROGRAM = """\
+.license "GPL"
+.map hits percpu_array key=4 value=8 max_entries=1
+.map rest hash key=8 value=16 max_entries=32 flags=1
+.section tracepoint/syscalls/sys_enter_openat
+count:
+    *(u32 *)(r10 - 4) = 0
+    r2 = r10
+    r2 += -4
+    r1 = map[hits] ll
+    call bpf_map_lookup_elem
+    if r0 == 0 goto out
+    r1 = *(u64 *)(r0 + 0)
+    r1 += 1
+    *(u64 *)(r0 + 0) = r1
+    call helper
+    r1 = second ll
+    r1 = map[rest] ll
+out:
+    r0 = 0
+    exit
+.text
+helper:
+    r0 = 1
+    exit
+.data
+first: .quad 5
+second: .string "hi"
+.rodata
+.byte 1, 2, 3
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfdbinary):
+    """run(argument, ...) in a folder of its own: (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, stdin=None):
+        if stdin is not None:
+            done = subprocess.run([sys.executable, "-m", "rawbpf.tools", *arguments], input=stdin, capture_output=True)
+            return done.returncode, done.stdout, done.stderr
+        status = cli.main(list(map(str, arguments)))
+        sys.stdout.flush()
+        out, error = capfdbinary.readouterr()
+        return status, out, error
+    return call
+
+
+def one_error(result):
+    """The error of a command that failed with one and printed nothing else."""
+    status, out, error = result
+    assert status == 1 and out == b""
+    text = error.decode()
+    assert text.startswith("ERROR: ") and text.count("ERROR") == 1 and "Traceback" not in text
+    return text
+
+
+def test_formats(run, tmp_path):
+    (tmp_path / "p.s").write_text("r0 = 2\nexit\n")
+    native = RETURN_2 if sys.byteorder == "little" else encode(decode(RETURN_2, "little"), "big")
+    assert run("asm", "p.s", "-o", "p.bin") == (0, b"", b"")
+    assert (tmp_path / "p.bin").read_bytes() == native
+    status, out, _ = run("asm", "p.s", "--format", "c-array")
+    assert status == 0 and b".code = 0xb7, .dst_reg = 0, .src_reg = 0, .off = 0, .imm = 2" in out
+    status, out, _ = run("asm", "p.s", "-f", "json")
+    assert [i["code"] for i in json.loads(out)["sections"][0]["instructions"]] == [0xb7, 0x95]
+    assert run("asm", "p.s", "-f", "elf", "-o", "p.o")[0] == 0
+    made = (tmp_path / "p.o").read_bytes()
+    assert made[:4] == b"\x7fELF" and struct.unpack_from("=HH", made, 16) == (1, 247)     # ET_REL, EM_BPF
+
+
+def test_raw_goes_to_the_standard_output(run):
+    status, out, _ = run("asm", "-", stdin=b"r0 = 2\nexit\n")
+    assert status == 0 and decode(out) == decode(RETURN_2, "little")
+    assert run("disasm", "-", stdin=out)[1] == b"   0: (b7) r0 = 2\n   1: (95) exit\n"
+
+
+def test_several_files_are_one(run, tmp_path):
+    (tmp_path / "a.s").write_text("call f\nexit\n")
+    (tmp_path / "b.s").write_text("f: r0 = 7\nexit\n")
+    assert run("asm", "a.s", "b.s", "-o", "out")[0] == 0
+    assert run("disasm", "--raw", "out")[1].decode().splitlines() == [
+        "   0: (85) call pc+1", "   1: (95) exit", "   2: (b7) r0 = 7", "   3: (95) exit"]
+
+
+@pytest.mark.parametrize("text", [RETURN_2.hex(), "b7 00 00 00 02 00 00 00\n95 00 00 00 00 00 00 00\n",
+                                  "0xb7,0x00,0x00,0x00,0x02,0x00,0x00,0x00, 0x95,0,0".replace("0x95,0,0", "0x95" + ",0x00" * 7)])
+def test_hexadecimal(run, tmp_path, text):
+    expected = b"   0: (b7) r0 = 2\n   1: (95) exit\n"
+    assert run("disasm", "--byte-order", "little", "--hex", text) == (0, expected, b"")
+    (tmp_path / "digits").write_text(text)
+    assert run("disasm", "--byte-order", "little", "digits") == (0, expected, b"")
+
+
+def test_byte_order(run):
+    assert run("disasm", "--byte-order=big", "--hex", encode(decode(RETURN_2, "little"), "big").hex())[1] == \
+        b"   0: (b7) r0 = 2\n   1: (95) exit\n"
+
+
+def test_verifier_log(run, tmp_path):
+    (tmp_path / "log").write_text("func#0 @0\n0: R1=ctx() R10=fp0\n0: (b7) r0 = 2                 ; R0_w=2\n1: (05) goto pc+1\n"
+                                  "3: (95) exit\nprocessed 3 insns (limit 1000000)\n")
+    expected = b"   0: (b7) r0 = 2\n   1: (05) goto pc+1\n; the log does not show slots 2 to 2\n   3: (95) exit\n"
+    assert run("disasm", "log") == (0, expected, b"")
+    assert run("disasm", "--log", "log") == (0, expected, b"")
+
+
+def same(a, b):
+    """Two Assemblies that load as the same."""
+    assert list(a.sections) and {n: s.instructions for n, s in a.sections.items()} == {n: s.instructions for n, s in b.sections.items()}
+    assert a.maps == b.maps and a.license == b.license
+    assert {n: bytes(d.content) for n, d in a.data.items()} == {n: bytes(d.content) for n, d in b.data.items()}
+
+
+def test_an_object_says_what_the_text_said(run, tmp_path):
+    (tmp_path / "p.s").write_text(PROGRAM)
+    assert run("asm", "p.s", "-f", "elf", "-o", "p.o")[0] == 0
+    read = read_object((tmp_path / "p.o").read_bytes(), "p.o")
+    same(read, assemble(PROGRAM))
+    section = read.sections["tracepoint/syscalls/sys_enter_openat"]
+    assert section.lines[0] == ("p.s", 6, "*(u32 *)(r10 - 4) = 0") and read.globals == {"count"}
+    # and its disassembly says it again
+    status, out, _ = run("disasm", "p.o")
+    same(assemble(out.decode()), read)
+    assert of_assembly(assemble(out.decode())).split() == out.decode().split()
+
+
+@pytest.mark.root
+def test_loaded_programs(run, tmp_path):
+    from rawbpf.loader import Program
+    with Program.load("socket_filter", decode(RETURN_2, "little"), name="test_disasm") as program:
+        info = program.info()
+        for option, value in (("--id", info.id), ("--tag", info.tag), ("--name", "test_disasm")):
+            status, out, _ = run("disasm", option, value)
+            assert status == 0 and b"   0: (b7) r0 = 2\n   1: (95) exit\n" in out
+            assert ("; %d: socket_filter test_disasm  tag %s" % (info.id, info.tag)).encode() in out
+    assert "no loaded program has the name test_disasm" in one_error(run("disasm", "--name", "test_disasm"))
+    assert "no such prog" in one_error(run("disasm", "--id", info.id))
+
+
+# what is wrong
+
+@pytest.mark.parametrize("text, line, said", [
+    ("r0 = 2\nexti\n", 2, "exit"),
+    ("goto nowhere\nexit\n", 1, "no label nowhere"),
+    ("a: r0 = 1\na: exit\n", 2, "a is already defined at p.s:1"),
+    ("call nothing_like_it\nexit\n", 1, "no function nothing_like_it"),
+    ("goto pc+1\nr0 = 5 ll\nexit\n", 1, "the second half of a 64-bit constant"),
+    ("if r1 == 0 goto pc+9\nexit\n", 1, "outside the section's 2 slots"),
+    ("/* never closed\nexit\n", 2, "never closed"),
+    (".map m nothing\n", 1, None),
+    ("r0 = map[m] ll\n.map n hash key=4 value=4 max_entries=1\nexit\n", 1, "no map m"),
+    ("r11 = 0\n", 1, "r11"),
+    ("r0 = 99999999999\nexit\n", 1, "99999999999"),
+])
+def test_text_that_is_wrong(run, tmp_path, text, line, said):
+    (tmp_path / "p.s").write_text(text)
+    error = None
+    for form in ("raw", "elf", "c-array", "json"):
+        result = run("asm", "p.s", "-f", form)
+        if result[0]:
+            error = one_error(result)
+    if said is None:
+        return
+    assert "p.s:%d:" % line in error and said in error
+    assert "^" in error
+
+
+def test_includes_in_a_circle(run, tmp_path):
+    (tmp_path / "a.s").write_text('.include "b.s"\nexit\n')
+    (tmp_path / "b.s").write_text('r0 = 0\n.include "a.s"\n')
+    assert "includes itself" in one_error(run("asm", "a.s"))
+    (tmp_path / "c.s").write_text('.include "missing.s"\n')
+    assert "c.s:1:10: " in one_error(run("asm", "c.s"))
+
+
+@pytest.mark.parametrize("data, said", [
+    (b"\x18\x01" + bytes(6), "lddw is cut off"),
+    (b"\xb7\0\0\0\2\0\0\0\x95\0\0", "11 bytes are no whole number"),
+    (b"", "empty"),
+])
+def test_raw_bytes_that_are_wrong(run, tmp_path, data, said):
+    (tmp_path / "junk").write_bytes(data)
+    assert said in one_error(run("disasm", "--raw", "junk"))
+
+
+def test_other_files(run, tmp_path):
+    assert "no such file" in one_error(run("asm", "missing.s")).lower()
+    assert "no such file" in one_error(run("disasm", "missing.o")).lower()
+    (tmp_path / "junk").write_bytes(bytes(range(256)))
+    assert "no UTF-8 text" in one_error(run("asm", "junk"))
+    (tmp_path / "elf").write_bytes(b"\x7fELF" + bytes(3))
+    one_error(run("disasm", "elf"))
+    assert "not of BPF code" in one_error(run("disasm", "/bin/true"))
+    assert "even number" in one_error(run("disasm", "--hex", "xyz"))
+    assert "no line of this text" in one_error(run("disasm", "--log", "/dev/null"))
+
+
+def test_options(run):
+    assert "--format takes raw, elf, c-array, json" in one_error(run("asm", "-f", "exe", "x"))
+    assert "a file is needed" in one_error(run("asm"))
+    assert "what to disassemble" in one_error(run("disasm"))
+    assert "--id takes a number" in one_error(run("disasm", "--id", "x"))
+    assert "raw bytes cannot say" in one_error(run("asm", "-", stdin=b"r1 = map[m] ll\nexit\n"))
+    for command in ("asm", "disasm", "compile", "verify", "run"):
+        status, out, _ = run(command, "--help")
+        assert status == 0 and out.startswith(b"usage: rawbpf " + command.encode())
+
+
+def test_compile_without_llvmlite(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    (tmp_path / "f.ll").write_text('define i32 @f(ptr %0) section "xdp" { ret i32 2 }')
+    assert one_error(run("compile", "f.ll")) == "ERROR: this needs the package llvmlite: pip install 'rawbpf[llvm]'\n"
+    assert "-O takes" in one_error(run("compile", "-O9", "f.ll"))
+
+
+def test_damaged_objects(tmp_path):
+    """Any damage is one AsmError, or is not seen."""
+    from rawbpf.asm import write_object
+    from rawbpf.loader.uapi import MAP_TYPES
+    good = write_object(assemble(PROGRAM), MAP_TYPES)
+    chance = random.Random(7)
+    refused = 0
+    for _ in range(600):
+        data = bytearray(good)
+        for _ in range(chance.choice((1, 1, 2, 8))):
+            data[chance.randrange(4, len(data))] = chance.choice((0, 1, 0x7f, 0x80, 0xff, chance.randrange(256)))
+        if chance.random() < 0.1:
+            del data[chance.randrange(16, len(data)):]
+        try:
+            of_assembly(read_object(bytes(data), "damaged.o"))
+        except AsmError:
+            refused += 1
+    assert refused > 100
