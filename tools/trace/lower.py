@@ -821,7 +821,7 @@ class Lowering(MapCode, OutputCode):
         if space == "kernel" and not self.script.machine.kernel_reads:
             raise ScriptError(self.f.span, "Reading kernel memory is not allowed here: %s"
                               % self.script.machine.kernel_reads_reason)
-        return memory.helper(space == "user", string)
+        return memory.helper(space == "user", string, self.script.machine.has_helper)
 
     def probe_read(self, dest, size, source, space):
         """Copy `size` bytes from address `source` to address `dest`; zeros when it cannot be read."""
