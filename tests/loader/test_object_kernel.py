@@ -1,0 +1,169 @@
+"""Objects that our own assembler writes, loaded: maps, data, subprograms, pins; and nothing stays."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from rawbpf.asm import assemble, write_object
+from rawbpf.loader import KernelError, Object, ObjectError
+from rawbpf.loader.object_btf import has_kind
+from rawbpf.loader.uapi import MAP_TYPES
+from tests import peers
+
+pytestmark = pytest.mark.kernel
+
+SOURCE = """
+.license "GPL"
+.map cells array key=4 value=8 max_entries=4
+.rodata
+limit:
+    .quad 1000
+.bss
+seen:
+    .quad 0
+.section socket
+    r6 = limit ll
+    r6 = *(u64 *)(r6 + 0)
+    r1 = seen ll
+    r2 = *(u64 *)(r1 + 0)
+    r2 += 1
+    *(u64 *)(r1 + 0) = r2
+    *(u32 *)(r10 - 4) = 2
+    r2 = r10
+    r2 += -4
+    r1 = map[cells] ll
+    call bpf_map_lookup_elem
+    if r0 == 0 goto out
+    *(u64 *)(r0 + 0) = r6
+out:
+    r1 = r6
+    call half
+    exit
+.section raw_tp/sys_enter
+    r0 = 0
+    exit
+.section kprobe/no_such_function_here
+    r0 = 0
+    exit
+.text
+half:
+    r0 = r1
+    r0 >>= 1
+    exit
+"""
+
+
+@pytest.fixture(scope="module")
+def data():
+    return write_object(assemble(SOURCE), MAP_TYPES)
+
+
+def by_section(obj, section):
+    found, = [each for each in obj.programs.values() if each.section == section]
+    return found
+
+
+def test_load_run_and_read(data):
+    with Object.parse(data, "own.o") as obj:
+        obj.maps[".rodata"].write(0, struct.pack("=Q", 84))
+        obj.load()
+        assert by_section(obj, "socket").program.test_run(bytes(14)).retval == 42
+        assert obj.maps["cells"].map.lookup(struct.pack("=I", 2)) == struct.pack("=Q", 84)
+        assert obj.maps[".bss"].read(0, 8) == struct.pack("=Q", 1)
+        obj.maps[".bss"].write(0, struct.pack("=Q", 10))
+        by_section(obj, "socket").program.test_run(bytes(14))
+        assert obj.maps[".bss"].read(0, 8) == struct.pack("=Q", 11)
+        with pytest.raises(KernelError):
+            obj.maps[".rodata"].map.update(bytes(4), bytes(8))
+
+
+def test_only_what_is_asked_for(data):
+    with Object.parse(data, "own.o") as obj:
+        wanted = by_section(obj, "raw_tp/sys_enter")
+        obj.load(only=wanted.name)
+        assert [each.name for each in obj.programs.values() if each.program is not None] == [wanted.name]
+        assert not any(each.map for each in obj.maps.values())
+        with obj.attach() as links:
+            assert len(links) == 1
+        assert wanted.program.info().name == wanted.name[:15]
+
+
+def test_an_attachment_that_cannot_be_undoes_the_others(data):
+    with Object.parse(data, "own.o") as obj:
+        obj.load()
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(KernelError, match="no such function|no kprobe PMU"):
+            obj.attach()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_descriptor_stays(data):
+    def cycle():
+        with Object.parse(data, "own.o") as obj:
+            obj.load()
+    cycle()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        cycle()
+    broken = data.replace(b"raw_tp/sys_enter", b"raw_xx/sys_enter")
+    for _ in range(10):
+        with pytest.raises(ObjectError, match="no program type"):
+            Object.parse(broken, "own.o").load()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_probes_of_btf_kinds_agree_with_the_kernels_history():
+    release = tuple(map(int, os.uname().release.split(".")[:2]))
+    for kind, since in (("func", (5, 0)), ("datasec", (5, 2)), ("float", (5, 13)), ("decl_tag", (5, 16)),
+                        ("type_tag", (5, 17)), ("enum64", (6, 0))):
+        assert has_kind(kind) == (release >= since), kind
+
+
+PIN = """
+import os, sys
+sys.path.insert(0, {top!r})
+from tests import peers
+peers.private_mounts()
+peers.mount("bpf", {folder!r}, "bpf")
+from rawbpf.tools.cli import main
+status = main(["load", {path!r}, "--json", "--only", {name!r}, "--attach", "--pin", {folder!r} + "/mine"])
+from rawbpf.loader import Link, Program
+print(sorted(os.listdir({folder!r} + "/mine")))
+print(Program.pinned({folder!r} + "/mine/" + {name!r}).type)
+print(main(["load", {path!r}, "--only", {name!r}, "--pin", {folder!r} + "/mine"]))
+for name in os.listdir({folder!r} + "/mine"):
+    os.unlink({folder!r} + "/mine/" + name)
+sys.exit(status)
+"""
+
+
+def test_the_command_pins(data, tmp_path):
+    path = tmp_path / "own.o"
+    path.write_bytes(data)
+    folder = tmp_path / "bpffs"
+    folder.mkdir()
+    name = by_section(Object.parse(data), "raw_tp/sys_enter").name
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(peers.__file__))))
+    done = subprocess.run([sys.executable, "-c", PIN.format(top=top, folder=str(folder), path=str(path), name=name)],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, names, kind, second = done.stdout.splitlines()
+    row, = json.loads(first)["programs"]
+    assert row["attached"] and row["pinned"] == "%s/mine/%s" % (folder, name)
+    assert names == str([name, name + "_link"]) or "_link" not in names and os.uname().release < "5.8"
+    assert kind == "raw_tracepoint"
+    assert second == "1" and "something is pinned there already" in done.stderr
+
+
+def test_the_command_names_what_is_wrong(rawbpf, tmp_path):
+    (tmp_path / "text").write_text("no object")
+    done = rawbpf("load", tmp_path / "text")
+    assert done.returncode == 1 and "not an ELF file" in done.stderr
+    done = rawbpf("load", tmp_path / "absent")
+    assert done.returncode == 1 and "No such file" in done.stderr
+    done = rawbpf("load")
+    assert done.returncode == 1 and "usage: rawbpf load" in done.stderr
