@@ -21,6 +21,7 @@ COMMANDS = {
     "prog": ("inspect.prog", "the BPF programs that are loaded: show, dump, pin, load, run (as bpftool prog)"),
     "map": ("inspect.map", "the maps: show, dump, look up, update, create, pin (as bpftool map)"),
     "link": ("inspect.link", "what programs are attached to: show, pin, detach (as bpftool link)"),
+    "btf": ("inspect.btf", "types of the kernel, programs, maps and files: as they are, or as C (as bpftool btf)"),
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
 
@@ -48,7 +49,8 @@ def main(argv=None):
     except BrokenPipeError:
         return _leave("", 0)     # the reader has seen enough
     except OSError as error:
-        return _leave("ERROR: %s\n" % error)
+        what = error.strerror or str(error)
+        return _leave("ERROR: %s\n" % (what if error.filename is None else "%s: %s" % (error.filename, what)))
     except MemoryError:
         return _leave("ERROR: out of memory\n")
 
@@ -57,8 +59,8 @@ def _run(argv):
     if not argv:
         sys.stderr.write(usage())
         return 1
-    while argv[0] in _MOVABLE and len(argv) > 1 and argv[1] != argv[0]:
-        argv.append(argv.pop(0))      # bpftool has its options before the object: `-j prog show`
+    first = next((at for at, word in enumerate(argv) if word not in _MOVABLE), 0)
+    argv = argv[first:] + argv[:first]      # bpftool has its options before the object: `-j prog show`
     name = argv[0]
     if name in ("--version", "-V", "version"):
         print("rawbpf " + VERSION)
@@ -85,7 +87,8 @@ def _leave(message, status=1):
         sys.stderr.flush()
     except OSError:
         status = 1
-    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+    os.close(1)
+    os.open(os.devnull, os.O_WRONLY)      # gets the number that is free now
     return status
 
 
