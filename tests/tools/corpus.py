@@ -40,9 +40,9 @@ class Script:
         return self.name
 
     def command(self, form):
-        """The arguments of `rawbpf trace` and of bpftrace."""
+        """The arguments of `rawbpf trace` and of bpftrace, in a folder made by `build`: some print their own path."""
         run = ["-c", "./" + self.program[:-2]] if self.program else []
-        return ["-f", form, *run, str(self.path), *self.args]
+        return ["-f", form, *run, "scripts/" + self.path.name, *self.args]
 
     def record(self, form):
         return self.path.with_suffix("." + form)
@@ -56,7 +56,8 @@ def scripts(pattern="*"):
 
 
 def build(folder, compile_c):
-    """Puts the programs that scripts need into a folder."""
+    """Puts the scripts, and the programs that they need, into a folder."""
+    (folder / "scripts").symlink_to(HERE / "scripts")
     for name in sorted({script.program for script in scripts() if script.program}):
         (folder / name[:-2]).symlink_to(compile_c((FIXTURES / name).read_text(), "-O1", name=name[:-2]))
 
