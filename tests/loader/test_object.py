@@ -113,6 +113,15 @@ def test_candidates_that_disagree():
         resolve((two, 0), "byte_off")
 
 
+def test_types_that_match():
+    same = struct_btf("thing", 64, ("second", 40, 8), ("first", 0, 4), ("added", 8, 1))
+    assert resolve(same, "type_matches", "0").value == 1
+    for other in (struct_btf("thing", 16, ("first", 0, 4)),
+                  struct_btf("thing", 16, ("first", 0, 4), ("second", 4, 4))):
+        assert resolve(other, "type_matches", "0").value == 0
+        assert resolve(other, "type_exists", "0").value == 1
+
+
 @pytest.mark.parametrize("access", ["", "0:7", "x", "0:1:0", ":", "0:" * 70 + "0", "-1"])
 def test_accesses_that_lead_nowhere(access):
     with pytest.raises(ObjectError):

@@ -216,3 +216,18 @@ def test_the_command(rawbpf):
     done = rawbpf("load", compile_bpf("core.c"), "--only", "unguarded", "--json")
     row, = json.loads(done.stdout)["programs"]
     assert not row["loaded"] and row["errno"] == 22 and "195896080" in row["log"]
+
+
+def test_maps_of_before_btf_and_kernel_symbols():
+    with Object.open(compile_bpf("symbols.c")) as obj:
+        assert {name: (each.type, each.key_size, each.value_size, each.max_entries)
+                for name, each in obj.maps.items() if not name.startswith(".")} == {
+                    "one": ("hash", 4, 8, 10), "two": ("array", 4, 4, 3)}
+        obj.load(only=["legacy", "kfuncs"])
+        assert run(obj, "legacy") == 5
+        assert obj.maps["two"].map.lookup(b"\1\0\0\0") == b"\t\0\0\0"
+        assert obj.maps["one"].map.lookup(b"\1\0\0\0") == b"\1" + bytes(7)
+        with pytest.raises(VerifierError, match="it reaches call of bpf_iter_num_invented, which this kernel does not"):
+            obj.programs["missing_kfunc"].load()
+        with pytest.raises(ObjectError, match="nowhere is defined nowhere"):
+            obj.programs["undefined"].load()
