@@ -22,6 +22,9 @@ COMMANDS = {
     "map": ("inspect.map", "the maps: show, dump, look up, update, create, pin (as bpftool map)"),
     "link": ("inspect.link", "what programs are attached to: show, pin, detach (as bpftool link)"),
     "btf": ("inspect.btf", "types of the kernel, programs, maps and files: as they are, or as C (as bpftool btf)"),
+    "feature": ("inspect.feature", "what this kernel can do: program and map types, helpers (as bpftool feature)"),
+    "perf": ("inspect.perf", "programs on perf events, tracepoints and probes, and who holds them (as bpftool perf)"),
+    "batch": ("inspect.batch", "several of these commands from a file (as bpftool batch)"),
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
 
