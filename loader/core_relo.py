@@ -209,7 +209,13 @@ class CoreResolver:
 
     def _named(self, btf, name, kind):
         kind = "enum" if kind == "enum64" else kind
-        return [(btf, type_id) for text in raw.flavours(btf, name) for type_id in btf.find_ids(text, kind)]
+        # kept with the kernel's BTF: the next object asks for the same names
+        known = btf.__dict__.setdefault("_named", {})
+        found = known.get((name, kind))
+        if found is None:
+            found = known[name, kind] = [(btf, type_id) for text in raw.flavours(btf, name)
+                                         for type_id in btf.find_ids(text, kind)]
+        return list(found)
 
     # -- matching --------------------------------------------------------------------------------------
 

@@ -62,9 +62,13 @@ class ObjectMap:
         if self.pin_path is not None:
             try:
                 self.map.pin(self.pin_path)
-            except BaseException:
+            except BaseException as error:
                 self.map.close()
                 self.map = None
+                folder = os.path.dirname(self.pin_path)
+                if isinstance(error, KernelError) and not os.path.ismount(folder) and folder == BPFFS:
+                    raise KernelError(error.call, error.errno, "no BPF file system is mounted there "
+                                      "(mount -t bpf bpf %s), or pin elsewhere (pin_root)" % folder) from None
                 raise
 
     def _pinned(self):

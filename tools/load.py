@@ -16,6 +16,7 @@ OPTIONS = (
     Option("attach", "a", "attach", "", "attach what its section says, until Ctrl-C or SIGTERM (with --pin:\n"
            "pin the links too, and end)"),
     Option("pin", "p", "pin", "DIR", "pin the programs in this folder of a BPF file system"),
+    Option("pin_maps", "", "pin-maps", "DIR", "folder for maps that ask to be pinned by name [/sys/fs/bpf]"),
     Option("only", "o", "only", "NAME", "load only this program (may be given again)", True),
     Option("btf", "", "btf", "FILE", "relocate against these types instead of the kernel's"),
     Option("json", "j", "json", "", "print the result as JSON"),
@@ -41,7 +42,8 @@ def run(argv):
     from rawbpf.elf.image import ElfError
     from rawbpf.loader import KernelError, Object, ObjectError
     try:
-        options = {"btf_path": parsed.get("btf")} if parsed.get("btf") else {}
+        options = {name: parsed.get(option) for name, option in (("btf_path", "btf"), ("pin_root", "pin_maps"))
+                   if parsed.get(option)}
         with Object.open(operands[0], **options) as obj:
             return _load(obj, parsed)
     except (ElfError, ObjectError, KernelError, OSError) as error:
