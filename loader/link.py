@@ -140,9 +140,15 @@ def close_all(objects):
     else:
         import threading
         workers = [threading.Thread(target=work) for _ in range(min(len(waiting), 16))]
+        started = []
         for worker in workers:
-            worker.start()
-        for worker in workers:
+            try:
+                worker.start()
+            except RuntimeError:          # no memory for a thread, or a limit: this one does the rest
+                break
+            started.append(worker)
+        work()
+        for worker in started:
             worker.join()
     if failures:
         raise failures[0]

@@ -6,7 +6,7 @@ import functools
 from .base import Attachment, SourceError
 
 # What concerns one point only: the others may still be attached. EPERM, EMFILE, ENOMEM, ... end it.
-_OF_THE_POINT = {errno.EINVAL, errno.ENOENT, errno.EILSEQ, errno.EADDRNOTAVAIL, errno.EEXIST,
+OF_THE_POINT = {errno.EINVAL, errno.ENOENT, errno.EILSEQ, errno.EADDRNOTAVAIL, errno.EEXIST,
                  errno.EOPNOTSUPP, errno.ENOTSUP, errno.EIO, errno.ENODEV, errno.ESRCH,
                  errno.ENOEXEC, errno.EBUSY, errno.ERANGE, 524}
 
@@ -46,7 +46,7 @@ def attach_each(points, one, cookies=None, explain=None):
                 links.append(one(point, cookies[index] if cookies else None))
             except OSError as error:
                 reason = explain(point, error) if explain else str(error)
-                if error.errno not in _OF_THE_POINT:
+                if error.errno not in OF_THE_POINT:
                     raise SourceError("%s: %s" % (point.name, reason)) from error
                 refused.append((point, reason))
         if not links:

@@ -133,6 +133,7 @@ class Point:
     argument_count = 0
     has_retval = False
     cookies = False
+    once = False  #: the kernel runs a program at most once an event: to count it twice takes two programs
     signal = 0  #: with when == "signal": the signal's number
     last_first = False  #: of several programs on one event, the kernel runs the last attached first
     func = None  #: name of the probed function, where there is one

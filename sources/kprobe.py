@@ -11,7 +11,7 @@ import os
 from typing import NamedTuple
 
 from . import kallsyms
-from .attach import attach_perf, perf_cookies
+from .attach import OF_THE_POINT, attach_perf, perf_cookies
 from .base import (Listed, Source, SourceError, has_wildcard, matcher, nearest, number, quote,
                    try_number)
 from .registers import RegistersPoint
@@ -297,7 +297,7 @@ def attach_multi(program, points, cookies, retprobe):
             try:
                 links.append(attach_group(group))
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ESRCH, errno.ENOENT, errno.EADDRNOTAVAIL):
+                if error.errno not in OF_THE_POINT:
                     raise SourceError(str(error)) from error
                 if len(group) == 1:
                     refused.append((group[0][0], _explain(group[0][0], error)))

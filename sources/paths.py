@@ -6,6 +6,7 @@ A `Binary` keeps three things apart: `shown` (as it was written, for listings an
 """
 
 import os
+import stat
 
 from .base import SourceError, Target, has_wildcard, nearest
 
@@ -272,14 +273,23 @@ def _path_variable(target):
 def _is_binary(path):
     """An ELF executable (with permission to execute) or shared object?"""
     try:
-        with open(path, "rb", buffering=0) as file:
-            head = file.read(18)
-            if head[:4] != b"\x7fELF" or len(head) < 18:
-                return False
-            kind = int.from_bytes(head[16:18], "little" if head[5] == 1 else "big")
-            return kind == 3 or (kind == 2 and bool(os.fstat(file.fileno()).st_mode & 0o111))
+        # a FIFO, a device or a network file system's file must neither block nor act
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return False
+    try:
+        head = os.read(fd, 18)
     except OSError:
         return False
+    finally:
+        os.close(fd)
+    if head[:4] != b"\x7fELF" or len(head) < 18:
+        return False
+    kind = int.from_bytes(head[16:18], "little" if head[5] == 1 else "big")
+    return kind == 3 or (kind == 2 and bool(mode & 0o111))
 
 
 def _glob(pattern, target, root):
@@ -308,4 +318,4 @@ def _near(name, root):
         names = os.listdir(under(root, folder or "."))
     except OSError:
         return []
-    return [os.path.join(folder, each) for each in nearest(base, names)]
+    return [os.path.join(folder, each) for each in nearest(base, names) if each != base]

@@ -90,6 +90,7 @@ def _missing(group, event):
 
 class TracepointPoint(Point):
     program_type = "tracepoint"
+    once = True
     argument_count = 0
 
     def __init__(self, source, group, event):

@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 
 from . import paths
-from .attach import attach_perf, perf_cookies, reserve_files
+from .attach import OF_THE_POINT, attach_perf, perf_cookies, reserve_files
 from .base import (Attachment, Listed, Source, SourceError, has_wildcard, matcher, nearest, number,
                    quote, split, try_number)
 from .registers import RegistersPoint
@@ -100,13 +100,13 @@ class Uprobe(Source):
         if spec.source:
             return self._of_line(binary, spec, target)
         if spec.language:
-            return self._matching(binary, spec.function, target, True)
+            return self._matching(binary, spec.function, target, True, quiet=not only)
         if has_wildcard(spec.function):
-            return self._matching(binary, spec.function, target)
+            return self._matching(binary, spec.function, target, quiet=not only)
         try:
             symbol = binary.symbols.find(spec.function)
         except Exception as error:
-            if only or type(error).__name__ != "ElfError":
+            if only or type(error).__name__ not in ("ElfError", "SourceError"):
                 raise _source_error(error) from None
             return []
         if symbol is None:
@@ -165,10 +165,11 @@ class Uprobe(Source):
             point.separator = "@"
         return points
 
-    def _matching(self, binary, pattern, target, demangled=False):
-        """Points of all functions whose names match, sorted by name; each place once."""
+    def _matching(self, binary, pattern, target, demangled=False, quiet=False):
+        """Points of all functions whose names match, sorted by name; each place once. `quiet`: none where the file
+        is damaged."""
         chosen = {}
-        for symbol in functions(binary, pattern, demangled=demangled):
+        for symbol in functions(binary, pattern, quiet, demangled):
             known = chosen.get(symbol.value)
             if known is None or (symbol.name < known.name):
                 chosen[symbol.value] = symbol
@@ -421,7 +422,7 @@ def attach_multi(program, points, cookies, retprobe):
                     None if group[0][1] is None else [c for _, c in group],
                     first.pid or 0, retprobe))
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.EIO, errno.ENOTSUP, errno.EOPNOTSUPP, 524):
+                if error.errno not in OF_THE_POINT:
                     raise SourceError("%s: %s" % (first.name, error)) from error
                 if len(group) == 1:
                     refused.append((first, _explain(first, error)))

@@ -326,12 +326,15 @@ class Compiler:
 def _group(points, reads_args, per_point):
     """Lists of points that one program each can serve, in order of appearance. One that is the same text of
     `per_point` built-ins apart serves many where the kernel can tell it which point was hit."""
-    groups, by_key = [], {}
+    groups, by_key, times = [], {}, {}
     for point in points:
         if per_point and not (point.cookies and point.when is None):
             groups.append([point])
             continue
         key = point.group_key(reads_args)
+        if point.once:
+            times[point.name] = times.get(point.name, 0) + 1
+            key = key, times[point.name]
         if key in by_key:
             by_key[key].append(point)
         else:

@@ -13,6 +13,9 @@ only when something is printed.
 
 from bisect import bisect_right
 
+MOST = 100      # diagnostics that are printed
+WIDEST = 1000   # characters that are shown of a line
+
 RED, YELLOW, RESET = "\033[31m", "\033[33m", "\033[0m"
 COLORS = {"ERROR": RED, "WARNING": YELLOW}
 
@@ -115,6 +118,9 @@ class Span:
             return [source.line(number) for number in range(line, last + 1)]
         text = source.line(line)
         start = source.starts[line - 1]
+        if len(text) > WIDEST:          # the part around the span
+            cut = max(0, self.start - start - WIDEST // 2)
+            text, start = text[cut:cut + WIDEST], start + cut
         marks = []
         for at, char in enumerate(text[:self.end - start]):
             mark = "~" if at >= self.start - start else " "
@@ -205,7 +211,7 @@ class ScriptError(Exception):
         return self.diagnostics[0].hints
 
     def format(self, color=False):
-        return "".join(diagnostic.format(color) for diagnostic in self.diagnostics)
+        return format_all(self.diagnostics, color)
 
     def __str__(self):
         return self.format().rstrip("\n")
@@ -238,11 +244,19 @@ class Diagnostics:
 
     def format(self, color=False):
         """All of it as text, errors before warnings."""
-        return "".join(diagnostic.format(color) for diagnostic in self.errors + self.warnings)
+        return format_all(self.errors + self.warnings, color)
 
     def emit(self, stream):
         """Writes all of it, in colour on a terminal."""
         stream.write(self.format(color=stream.isatty()))
+
+
+def format_all(diagnostics, color=False):
+    """The text of many, cut where nobody would read on."""
+    text = "".join(diagnostic.format(color) for diagnostic in diagnostics[:MOST])
+    if len(diagnostics) > MOST:
+        text += "... and %d more\n" % (len(diagnostics) - MOST)
+    return text
 
 
 def nearest(name, names, count=3):

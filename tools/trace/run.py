@@ -34,18 +34,19 @@ def run_session(compiled, process, parsed):
     """Run a Compiled to its end; returns the exit status."""
     out, err = open_streams(parsed.get("output"), parsed.get("buffering", "line"))
     renderer = RENDERERS[parsed.get("format", "text")](out, err)
-    with Session(compiled, renderer, process) as session:
-        try:
-            return _run(session, parsed, out)
-        except ClosedPipe:
-            out.discard()
-            return 0
-        except OutputError as error:
-            raise Failure(str(error))
-        except _Quit:
-            return 130
-        finally:
-            signal.set_wakeup_fd(-1)
+    try:
+        with Session(compiled, renderer, process) as session:
+            try:
+                return _run(session, parsed, out)
+            except ClosedPipe:
+                out.discard()
+                return 0
+            except OutputError as error:
+                raise Failure(str(error))
+            finally:
+                ignore_signals()
+    except _Quit:
+        return 130
 
 
 def _run(session, parsed, out):
@@ -68,7 +69,8 @@ def _run(session, parsed, out):
             return 0
         watch_script_signals(session)
         report_refused(session)
-        session.release()
+        if not session.interrupted:
+            session.release()
     except VerifierError as error:
         raise Failure(refusal(session.compiled, error), 255)
     except (KernelError, SourceError, ChildError) as error:
@@ -121,11 +123,17 @@ def watch_signals(session):
     """SIGINT and SIGTERM end the trace in order; a second one ends it at once."""
     def ask(number, frame):
         if session.interrupted:
+            ignore_signals()
             raise _Quit
-        session.interrupted = True
         session.stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
+
+
+def ignore_signals():
+    """Nothing interrupts the clearing up, which is soon done."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def watch_script_signals(session):

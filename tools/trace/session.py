@@ -41,7 +41,7 @@ class Session:
         self.exit_code = 0
         self.running = False         # until something says stop
         self.exiting = False         # exit() was called: later records do not count
-        self.interrupted = False     # somebody outside has asked for the end
+        self.interrupted = False     # somebody outside has asked for the end, perhaps before it began
         self.refused = []            # (Point, reason) of points that the kernel did not take
         self.log_level = 0           # of the verifier
         self._reader = None
@@ -98,7 +98,8 @@ class Session:
         self.attach()
         self.fire("iter")
         # A script of nothing but BEGIN and END is over when these have run.
-        self.running = any(program.when in (None, "signal") for program, _ in self.programs)
+        self.running = not self.interrupted and any(program.when in (None, "signal")
+                                                    for program, _ in self.programs)
 
     def release(self):
         """Let the command of -c run; all probes are attached."""
@@ -115,6 +116,8 @@ class Session:
         ordered = ([pair for pair in ordered if not pair[0].points[0].last_first]
                    + [pair for pair in reversed(ordered) if pair[0].points[0].last_first])
         for program, loaded in ordered:
+            if self.interrupted:
+                break               # thousands of probes take their time
             try:
                 attachment = program.points[0].attach(loaded, program.points, program.cookies)
             except SourceError as error:
@@ -154,6 +157,7 @@ class Session:
 
     def stop(self):
         """End the trace soon. May be called from a signal handler or another thread."""
+        self.interrupted = True
         self.running = False
         try:
             os.write(self._wake[1], b"s")
