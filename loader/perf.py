@@ -148,7 +148,10 @@ class PerfEvent(KernelObject):
         try:
             fd = syscalls.perf_event_open(attr.pack(), pid, cpu, -1, flags)
         except OSError as error:
-            raise refused(attr.what, error, "perf", invalid=_why(attr, error.errno, pid)) from None
+            permitted = ""
+            if "uprobe_path" in attr.fields and not kernel.has_capability("CAP_SYS_ADMIN"):
+                permitted = "needs CAP_SYS_ADMIN: CAP_PERFMON is not enough for uprobes on this kernel"
+            raise refused(attr.what, error, "perf", invalid=_why(attr, error.errno, pid), permitted=permitted) from None
         return cls(fd, attr.what)
 
     def enable(self):

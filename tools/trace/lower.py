@@ -255,7 +255,7 @@ class Lowering(MapCode, OutputCode):
     def _assign_variable(self, var, node):
         kind = var.type
         if node.op:
-            value = self.arithmetic(node.op, self._get(var), self.value(node.value), kind, node.value.type, node)
+            value = self.arithmetic(node.op, self._get(var), self._widened(node.value), kind, node.value.type, node)
             result = types.INT64 if not isinstance(kind, Pointer) else kind
             self._set(var, self.convert(value, result, kind))
         elif kind.scalar:
@@ -567,7 +567,7 @@ class Lowering(MapCode, OutputCode):
         return self.arithmetic(op, left, self._widened(node.right), node.left.type, node.right.type, node)
 
     def _widened(self, node):
-        """An operand of arithmetic: what `-` and `~` made in a small width gets its sign back here."""
+        """An operand of arithmetic and comparisons: what `-` and `~` made in a small width gets its sign back here."""
         operand = self.value(node)
         if isinstance(node, ast.Unary) and node.op in "-~" and not isinstance(operand, int):
             kind = self._signless(node)
@@ -761,10 +761,10 @@ class Lowering(MapCode, OutputCode):
         """(op, left, right) for numbers, both made one type and compared with its sign."""
         left, right = node.left.type, node.right.type
         op, signed = node.op, False
-        a = self.value(node.left)
+        a = self._widened(node.left)
         if not isinstance(a, int) and not isinstance(node.right, ast.Integer):
             a = self.f.copy(a)
-        c = self.value(node.right)
+        c = self._widened(node.right)
         if isinstance(left, Integer) and isinstance(right, Integer):
             common = types.promote(left, right)
             signed = common.signed

@@ -337,7 +337,7 @@ class MapCode:
         f = self.f
         storage = self.storage(target)
         kind = storage.info.value_type
-        operand = self.value(value) if not isinstance(value, int) else value
+        operand = self._widened(value) if not isinstance(value, int) else value
         result = f.variable() if want else None
         if want:
             f.set(result, 0)
