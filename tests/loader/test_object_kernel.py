@@ -167,3 +167,58 @@ def test_the_command_names_what_is_wrong(rawbpf, tmp_path):
     assert done.returncode == 1 and "No such file" in done.stderr
     done = rawbpf("load")
     assert done.returncode == 1 and "usage: rawbpf load" in done.stderr
+
+
+COUNT = """
+.license "GPL"
+.map hits array key=4 value=8 max_entries=1
+.section %s
+    *(u32 *)(r10 - 4) = 0
+    r2 = r10
+    r2 += -4
+    r1 = map[hits] ll
+    call bpf_map_lookup_elem
+    if r0 == 0 goto out
+    r1 = 1
+    lock *(u64 *)(r0 + 0) += r1
+out:
+    r0 = 0
+    exit
+"""
+
+
+@pytest.mark.parametrize("section", ["uprobe/libc.so.6:getpid", "uretprobe/libc.so.6:getpid", "raw_tp/sys_enter",
+                                     "tracepoint/syscalls/sys_enter_getpid", "tp/syscalls/sys_exit_getpid"])
+def test_attached_by_its_section(section):
+    with Object.parse(write_object(assemble(COUNT % section), MAP_TYPES)) as obj:
+        obj.load()
+        with obj.attach() as links:
+            assert len(links) == 1
+            for _ in range(6):
+                os.getpid()
+            hits = obj.maps["hits"].map
+            assert int.from_bytes(hits.lookup(bytes(4)), "little") >= 6
+
+
+@pytest.mark.parametrize("section, reason", [
+    ("uprobe/libc.so.6:no_such_function", "has no function no_such_function"),
+    ("uprobe/no_such_command:main", "no library or command is called no_such_command"),
+    ("tp/no/such", "the kernel has no such tracepoint"), ("tp/nothing", "no GROUP/NAME"),
+    ("raw_tp/no_such", "no tracepoint of that name"), ("usdt/libc.so.6:a:b", "rawbpf.sources.Usdt"),
+])
+def test_what_a_section_names_and_is_not_there(section, reason):
+    with Object.parse(write_object(assemble(COUNT % section), MAP_TYPES)) as obj:
+        obj.load()
+        with pytest.raises((KernelError, ObjectError), match=reason):
+            obj.attach()
+
+
+@pytest.mark.parametrize("section, reason", [
+    ("tp_btf/no_such", "the kernel has no tracepoint no_such"), ("iter/no_such", "no iterator no_such"),
+    ("fentry/no_such", "no function no_such"), ("freplace/x", "set its attach_prog"),
+    ("struct_ops/x", "struct_ops maps of objects are not supported"), ("nonsense", "no program type"),
+])
+def test_what_cannot_be_loaded(section, reason):
+    with Object.parse(write_object(assemble(COUNT % section), MAP_TYPES)) as obj:
+        with pytest.raises(ObjectError, match=reason):
+            obj.load()
