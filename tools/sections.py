@@ -65,7 +65,7 @@ def of_section(name):
     """(Kind, target, load flags) that a section's name says, or None. "fentry.s/x" is a sleepable "fentry/x"."""
     name = name[1:] if name.startswith("?") else name    # "not loaded by default"
     if name in _EXACT_OR_TARGET:
-        return _EXACT_OR_TARGET[name], "", 0
+        return _EXACT_OR_TARGET[name], "", _SLEEPABLE if name == "syscall" else 0
     head, _, target = name.partition("/")
     if head in _EXACT_OR_TARGET:
         return _EXACT_OR_TARGET[head], target, 0
@@ -81,7 +81,7 @@ def of_type(text):
     """The same for --type: a program type by the kernel's name, or anything that a section may be called."""
     from rawbpf.loader.uapi import PROG_TYPES
     if text in PROG_TYPES and text != "unspec":
-        return Kind(text, _DEFAULT.get(text)), "", 0
+        return Kind(text, _DEFAULT.get(text)), "", _SLEEPABLE if text == "syscall" else 0
     return of_section(text)
 
 

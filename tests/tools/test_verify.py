@@ -1,0 +1,266 @@
+"""`rawbpf verify` and `rawbpf run`: what they say of programs whose fate is known."""
+
+import json
+import os
+import platform
+import shutil
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from rawbpf.tools import cli, sections, verify_text
+from rawbpf.tools.vm import machine, verify as guests
+
+GOOD = '.license "GPL"\n.section xdp\nr0 = 2\nexit\n'
+LONGER = '.license "GPL"\n.section xdp\nr0 = 1\nr0 += 1\n*(u64 *)(r10 - 24) = 5\nexit\n'
+BAD = """\
+.license "GPL"
+.map m hash key=4 value=16 max_entries=4
+.section kprobe/do_nanosleep
+    *(u32 *)(r10 - 4) = 0
+    r2 = r10
+    r2 += -4
+    r1 = map[m] ll
+    call bpf_map_lookup_elem
+    r1 = *(u64 *)(r0 + 8)
+    r0 = 0
+    exit
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """run(argument, ...) in a folder of its own, with the programs as files: (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("good.s", GOOD), ("longer.s", LONGER), ("bad.s", BAD)):
+        (tmp_path / name).write_text(text)
+
+    def call(*arguments):
+        status = cli.main(list(map(str, arguments)))
+        sys.stdout.flush()
+        return (status, *capfd.readouterr())
+    return call
+
+
+def records(result):
+    return [json.loads(line) for line in result[1].splitlines()]
+
+
+@pytest.mark.root
+def test_accepted_and_refused(run):
+    status, out, error = run("verify", "good.s", "bad.s")
+    assert status == 1 and error == ""
+    release = platform.release()
+    assert "good.s: xdp (xdp) on %s: accepted\n  2 instructions, 2 processed, " % release in out
+    assert "bad.s: do_nanosleep (kprobe) on %s: refused at 6: r1 = *(u64 *)(r0 +8)\n" % release in out
+    assert "  source:    bad.s:9: r1 = *(u64 *)(r0 + 8)\n" in out
+    assert "(null-check)" in out and "  path:      0-6\n" in out and "R0=map_value_or_null(" in out
+    assert run("verify", "good.s")[0] == 0
+
+
+@pytest.mark.root
+def test_json(run):
+    good, bad = records(run("verify", "--json", "good.s", "bad.s"))
+    assert good["accepted"] and good["refusal"] is None and good["error"] == ""
+    assert (good["instructions"], good["processed"], good["stack_depth"]) == (2, 2, [0]) and good["time_us"] >= 0
+    assert (good["kernel"], good["release"], good["program"], good["type"]) == ("HOST", platform.release(), "xdp", "xdp")
+    why = bad["refusal"]
+    assert not bad["accepted"] and (why["slot"], why["kind"], why["file"], why["line"]) == (6, "null-check", "bad.s", 9)
+    assert why["path"] == [0, 1, 2, 3, 5, 6] and why["wide"] == [3] and why["registers"]["R10"] == "fp0"
+
+
+@pytest.mark.root
+def test_an_object_costs_what_its_text_costs(run):
+    assert run("asm", "longer.s", "-f", "elf", "-o", "longer.o")[0] == 0
+    text, made = records(run("verify", "--json", "longer.s", "longer.o"))
+    for name in ("accepted", "instructions", "processed", "states", "peak_states", "stack_depth"):
+        assert text[name] == made[name]
+    assert run("asm", "bad.s", "-f", "elf", "-o", "bad.o")[0] == 0
+    why, = [record["refusal"] for record in records(run("verify", "--json", "bad.o"))]
+    assert (why["slot"], why["file"], why["line"], why["text"]) == (6, "bad.s", 9, "r1 = *(u64 *)(r0 + 8)")
+
+
+@pytest.mark.root
+def test_a_script(run, tmp_path):
+    (tmp_path / "t.bt").write_text("BEGIN { @a[1] = 2; }\ninterval:s:1 { exit(); }\n")
+    found = records(run("verify", "--json", "t.bt"))
+    assert len(found) == 2 and all(record["accepted"] for record in found)
+    (tmp_path / "t.bt").write_text("BEGIN { nonsense(); }\n")
+    status, out, error = run("verify", "t.bt")
+    assert status == 1 and error.startswith("ERROR: ") and "t.bt:1:9" in error and error.count("ERROR") == 1
+
+
+@pytest.mark.root
+def test_several_programs_in_a_section(run, tmp_path):
+    (tmp_path / "two.s").write_text(".section xdp\n.globl a, b\na: r0 = 1\nexit\nb: r0 = r5\nexit\n")
+    a, b = records(run("verify", "--json", "two.s"))
+    assert (a["program"], a["accepted"], a["instructions"]) == ("a", True, 2)
+    assert (b["program"], b["refusal"]["kind"], b["refusal"]["line"]) == ("b", "uninitialised-register", 5)
+
+
+@pytest.mark.root
+def test_the_log(run):
+    status, out, _ = run("verify", "--log-level", "2", "good.s")
+    assert "0: (b7) r0 = 2" in out and "processed 2 insns" in out
+    assert "processed 2 insns" in run("verify", "--log-level", "stats", "good.s")[1]
+
+
+@pytest.mark.root
+def test_annotate(run):
+    out = run("verify", "--annotate", "longer.s")[1]
+    lines = [line for line in out.splitlines() if line.strip().startswith(("0:", "1:", "2:", "3:"))]
+    assert [line.split(";")[0].strip() for line in lines] == [
+        "0: r0 = 1", "1: r0 += 1", "2: *(u64 *)(r10 -24) = 5", "3: exit"]
+
+
+@pytest.mark.root
+def test_compare_with_another_version(run):
+    status, out, _ = run("verify", "--compare", "good.s", "longer.s")
+    assert status == 0
+    assert out.startswith("xdp: good.s -> longer.s\n  accepted\n  instructions         2 -> 4 (+100%)\n"
+                          "  processed            2 -> 4 (+100%)\n") and "stack_depth          0 -> 24\n" in out
+    out = run("verify", "--compare", "good.s", "bad.s")[1]
+    assert "xdp -> do_nanosleep" in out
+    assert "accepted -> refused at 6: R0 invalid mem access 'map_value_or_null' (null-check)" in out
+
+
+@pytest.mark.root
+def test_what_does_not_come_to_the_verifier(run, tmp_path):
+    (tmp_path / "x.s").write_text(".map m nonsense key=4 value=4 max_entries=1\n.section xdp\nr1 = map[m] ll\nr0 = 0\nexit\n")
+    record, = records(run("verify", "--json", "x.s"))
+    assert not record["accepted"] and record["refusal"] is None and "nonsense" in record["error"]
+    (tmp_path / "y.s").write_text(".section fentry/no_such_function_there\nr0 = 0\nexit\n")
+    assert "no_such_function_there" in run("verify", "y.s")[1]
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--kernel", "4.4", "good.s"], "--kernel takes HOST, 5.10, 6.1, 6.12, sid or all, not '4.4'"),
+    (["--log-level", "3", "good.s"], "--log-level takes 1, 2 or stats, not '3'"),
+    (["--type", "xpd", "good.s"], "no program type 'xpd'; did you mean xdp?"),
+    ([], "a file is needed"),
+    (["missing.s"], "missing.s: No such file"),
+    (["plain.s"], "of which type is the program in .text? Say --type TYPE"),
+    (["wrong.s"], "wrong.s:1:"),
+    (["--type", "xdp", "junk"], "lddw is cut off"),
+    (["nothing.s"], "there are no instructions"),
+])
+def test_one_error(run, tmp_path, arguments, said):
+    (tmp_path / "plain.s").write_text("r0 = 0\nexit\n")
+    (tmp_path / "wrong.s").write_text("r0 = \nexit\n")
+    (tmp_path / "junk").write_bytes(b"\x18" + bytes(7))
+    (tmp_path / "nothing.s").write_text("; nothing\n")
+    status, out, error = run("verify", *arguments)
+    assert status == 1 and out == "" and error.startswith("ERROR: ") and error.count("ERROR") == 1
+    assert said in error and "Traceback" not in error
+
+
+def test_without_qemu(run, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    status, _, error = run("verify", "--kernel", "6.1", "good.s")
+    assert (status, error) == (1, "ERROR: --kernel 6.1 boots a virtual machine, which needs: apt-get install "
+                                  "qemu-system-x86 busybox-static\n")
+
+
+def test_records_of_a_guest(tmp_path, monkeypatch):
+    """The guest gets the files at their own places, includes too; its records come back as the host's would."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.s").write_text('.include "part/b.inc"\n')
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "b.inc").write_text('.include "c.inc"\n')
+    (tmp_path / "part" / "c.inc").write_text("r0 = 0\nexit\n")
+    absolute = str(tmp_path / "part" / "c.inc")
+    seen = {}
+
+    def boot(kernel, initrd, command, log, on_line, **options):
+        seen.update(command=command, folder=options["folder"], image=Path(initrd).read_bytes())
+        for name in ("a.s", "/host" + absolute):
+            on_line(json.dumps({"kernel": "HOST", "release": "5.10.1", "file": name, "program": "p", "refusal": {"file": name}}) + "\n")
+        return 0
+
+    monkeypatch.setattr(machine, "run", boot)
+    monkeypatch.setattr(machine, "slot", nullcontext)
+    monkeypatch.setattr(guests, "fetched", lambda series: Path("vmlinuz"))
+    monkeypatch.setattr(shutil, "which", lambda name: "/bin/true")
+    monkeypatch.setattr(machine, "system", lambda image: None)
+    monkeypatch.setattr(guests, "ROOMS", ())
+    monkeypatch.setattr(guests.Image, "python", lambda self, modules: None)
+    found = list(guests.in_guest("5.10", ["a.s", absolute], "xdp", 2))
+    assert [(r["kernel"], r["file"], r["refusal"]["file"]) for r in found] == [
+        ("5.10", "a.s", "a.s"), ("5.10", absolute, absolute)]
+    assert seen["command"] == "rawbpf verify --json --type xdp --log-level 2 -- a.s /host%s" % absolute
+    assert seen["folder"] == "/host%s" % os.getcwd()
+    for name in ("a.s", "part/b.inc", "part/c.inc"):
+        assert ("host%s/%s\0" % (tmp_path, name)).encode() in seen["image"]
+
+
+@pytest.mark.parametrize("name, kind", [
+    ("xdp", ("xdp", None, "", 0)), ("kprobe/do_nanosleep", ("kprobe", None, "do_nanosleep", 0)),
+    ("tp/sched/sched_switch", ("tracepoint", None, "sched/sched_switch", 0)),
+    ("fentry.s/vfs_read", ("tracing", "trace_fentry", "vfs_read", 16)),
+    ("cgroup/connect6", ("cgroup_sock_addr", "cgroup_inet6_connect", "", 0)),
+    ("cgroup_skb/egress", ("cgroup_skb", "cgroup_inet_egress", "", 0)),
+    ("?tc", ("sched_cls", None, "", 0)), ("uprobe.multi//bin/sh:main", ("kprobe", "trace_uprobe_multi", "/bin/sh:main", 0)),
+])
+def test_sections(name, kind):
+    found, target, flags = sections.of_section(name)
+    assert (found.type, found.attach, target, flags) == kind
+
+
+def test_every_section_has_types_that_exist():
+    from rawbpf.loader.uapi import ATTACH_TYPES, PROG_TYPES
+    for kind in sections._EXACT_OR_TARGET.values():
+        assert kind.type in PROG_TYPES and (kind.attach is None or kind.attach in ATTACH_TYPES)
+    assert sections.of_section(".text") is None and sections.of_section("nothing/such") is None
+
+
+def test_ranges():
+    assert verify_text.ranges([0, 1, 2, 3, 5, 6], [3]) == "0-6"
+    assert verify_text.ranges([0, 1, 3, 4, 1], []) == "0-1, 3-4, 1"
+    assert verify_text.ranges([7], []) == "7"
+    assert verify_text.ranges([n for _ in range(40) for n in (1, 5)]).startswith("... (56 jumps), 1, 5")
+
+
+# run
+
+@pytest.mark.root
+def test_run_a_packet(run, tmp_path):
+    (tmp_path / "p.s").write_text("""\
+.section xdp
+    r2 = *(u32 *)(r1 + 0)
+    r3 = *(u32 *)(r1 + 4)
+    r4 = r2
+    r4 += 14
+    r0 = -1
+    if r4 > r3 goto out
+    r0 = *(u8 *)(r2 + 1)
+    *(u8 *)(r2 + 0) = 0x41
+out: exit
+""")
+    data = "00 2a" + " 00" * 12
+    status, out, _ = run("run", "p.s", "--data-in", data, "--json", "--repeat", 10)
+    found = json.loads(out)
+    assert status == 0 and found["retval"] == 0x2a and found["data"] == "412a" + "00" * 12
+    assert found["repeat"] == 10 and found["duration_ns"] >= 0
+    out = run("run", "p.s", "--data-in", data)[1]
+    assert out.startswith("retval:    42\nduration:  ") and "  0000  41 2a 00 " in out and "  A*......" in out
+    (tmp_path / "packet").write_bytes(bytes(14))
+    assert run("run", "p.s", "--data-in", "packet", "--data-out", "left")[0] == 0
+    assert (tmp_path / "left").read_bytes() == b"A" + bytes(13)
+
+
+@pytest.mark.root
+def test_run_a_context(run, tmp_path):
+    (tmp_path / "p.s").write_text(".section syscall\nr0 = *(u32 *)(r1 + 4)\n*(u32 *)(r1 + 0) = 7\nexit\n")
+    found = json.loads(run("run", "p.s", "--ctx-in", "0100000009000000", "--json")[1])
+    assert found["retval"] == 9 and found["ctx"] == "0700000009000000"
+
+
+@pytest.mark.root
+def test_run_what_cannot_run(run):
+    status, out, error = run("run", "bad.s")
+    assert status == 1 and out == "" and error.startswith("ERROR: the verifier refused it\n") and "(null-check)" in error
+    assert "neither a file nor" in run("run", "good.s", "--data-in", "xyz")[2]
+    assert "--repeat takes" in run("run", "good.s", "--repeat", "0")[2]
+    assert "no program nope; there are xdp" in run("run", "good.s", "--program", "nope")[2]
