@@ -21,6 +21,26 @@ def attach(program, prefix, kind, target):
     return _KINDS[kind](program, prefix, target)
 
 
+def attach_to(program, type, attach_type, target, **options):
+    """The Link of a loaded Program on a target that no section names: an interface's index, a cgroup's or
+    network namespace's descriptor, a sockmap, a PerfEvent. Options: those of the function in link_net."""
+    from . import link_net
+    if attach_type and attach_type.startswith("cgroup") or attach_type == "lsm_cgroup":
+        return link_net.attach_cgroup(program, target, attach_type, **options)
+    if type == "sched_cls" and attach_type:
+        by = link_net.attach_tcx if attach_type.startswith("tcx") else link_net.attach_netkit
+        return by(program, target, attach_type, **options)
+    if type == "xdp":
+        return link_net.attach_xdp(program, target, **options)
+    if type in ("sk_lookup", "flow_dissector"):
+        return link_net.attach_netns(program, target, attach_type, **options)
+    if type in ("sk_skb", "sk_msg"):
+        return link_net.attach_sockmap(program, target, attach_type, **options)
+    if type in ("perf_event", "kprobe", "tracepoint"):
+        return link.attach_perf_event(program, target, **options)
+    raise ObjectError("a %s program is not attached to a target like that: see rawbpf.loader.link and link_net" % type)
+
+
 def _read_tracefs(path):
     for base in _TRACEFS:
         text = kernel._read(base + "/" + path)

@@ -145,8 +145,8 @@ class ObjectProgram:
         if self.program is None:
             raise ObjectError("program %s: is not loaded" % self.name)
         if not self.attachable:
-            raise ObjectError("program %s: the section %r does not say what it attaches to: use rawbpf.loader.link "
-                              "or link_net with its .program" % (self.name, self.section))
+            raise ObjectError("program %s: the section %r does not say what it attaches to: see attach_to()"
+                              % (self.name, self.section))
         from rawbpf.elf.image import ElfError
 
         from . import autoattach
@@ -154,6 +154,14 @@ class ObjectProgram:
             return autoattach.attach(self.program, self._kind.prefix, self._kind.attach, self.target)
         except (ObjectError, ElfError) as error:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
+
+    def attach_to(self, target, **options):
+        """Attaches it to a target that its section does not name (an interface, a cgroup, a network namespace, a
+        sockmap, a PerfEvent), see autoattach.attach_to -> Link."""
+        if self.program is None:
+            raise ObjectError("program %s: is not loaded" % self.name)
+        from . import autoattach
+        return autoattach.attach_to(self.program, self.type, self.expected_attach_type, target, **options)
 
     def close(self):
         if self.program is not None:

@@ -5,11 +5,12 @@ import os
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 
 from rawbpf.asm import assemble, write_object
-from rawbpf.loader import KernelError, Object, ObjectError
+from rawbpf.loader import KernelError, Object, ObjectError, perf
 from rawbpf.loader.object_btf import has_kind
 from rawbpf.loader.uapi import MAP_TYPES
 from tests import peers
@@ -222,3 +223,17 @@ def test_what_cannot_be_loaded(section, reason):
     with Object.parse(write_object(assemble(COUNT % section), MAP_TYPES)) as obj:
         with pytest.raises(ObjectError, match=reason):
             obj.load()
+
+
+def test_attached_to_a_target_that_is_given():
+    with Object.parse(write_object(assemble(COUNT % "perf_event"), MAP_TYPES)) as obj:
+        obj.load()
+        program, = obj.programs.values()
+        with pytest.raises(ObjectError, match="does not say what it attaches to"):
+            program.attach()
+        event = perf.PerfEvent.open(perf.software("cpu_clock", period=1000000), pid=os.getpid())
+        with program.attach_to(event):
+            end = time.monotonic() + 20
+            while not any(obj.maps["hits"].map.lookup(bytes(4))) and time.monotonic() < end:
+                sum(range(10000))
+            assert any(obj.maps["hits"].map.lookup(bytes(4)))
