@@ -37,6 +37,7 @@ class ProcessEvents:
 
     def __init__(self, pages=32):
         self._buffers = []
+        self._waiting = []      # (time, record): read, but not handed out yet
         attr = Attr("process event", type=TYPE_SOFTWARE, config=SOFTWARE["dummy"],
                     sample_type=_SAMPLE_TIME,
                     flags=_MMAP | _COMM | _TASK | _WATERMARK | _MMAP2 | _COMM_EXEC | _SAMPLE_ID_ALL,
@@ -58,7 +59,24 @@ class ProcessEvents:
         return self._poll.fileno()
 
     def consume(self):
-        """The records that are there, as a list of tuples."""
+        """The records that are there, as a list of tuples.
+
+        The buffers of the CPUs are read one after the other, meanwhile a process may fork on one that was read
+        and its child exec on one that was not. What a record follows from is in its buffer before it: so they
+        are read a second time, and of that only what is older than the first reading's last record counts now.
+        """
+        found = self._waiting + self._read()
+        if not found:
+            return []
+        last = max(time for time, _ in found)
+        more = self._read()
+        found += [each for each in more if each[0] <= last]
+        self._waiting = [each for each in more if each[0] > last]
+        found.sort(key=lambda record: record[0])
+        return [record for _, record in found]
+
+    def _read(self):
+        """[(time, record)] of all buffers, which are empty then."""
         found = []
         for _, area in self._buffers:
             meta = memoryview(area)[:syscalls.PAGE_SIZE].cast("Q")
@@ -68,8 +86,7 @@ class ProcessEvents:
                 found += _records(_copy(area, tail, head))
                 meta[_TAIL] = head
             meta.release()
-        found.sort(key=lambda record: record[0])
-        return [record for _, record in found]
+        return found
 
     def close(self):
         buffers, self._buffers = self._buffers, []

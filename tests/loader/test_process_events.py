@@ -41,3 +41,16 @@ def test_the_ring_may_wrap():
             subprocess.run(["/bin/true"], check=True)
             seen += sum(record[0] == "exec" for record in events.consume())
     assert seen >= 60
+
+
+def test_a_child_never_comes_before_its_fork():
+    """CPU 0 is read, then the fork happens there and the exec on CPU 1, which is read next."""
+    readings = [[(20, ("exec", 7))],                       # the fork came too late for this reading
+                [(10, ("fork", 7, 1)), (30, ("exec", 8))],  # and the second one misses that of 8
+                [(25, ("fork", 8, 1))], [], []]
+    events = ProcessEvents.__new__(ProcessEvents)
+    events._buffers, events._waiting = [], []
+    events._read = lambda: readings.pop(0)
+    assert events.consume() == [("fork", 7, 1), ("exec", 7)]
+    assert events.consume() == [("fork", 8, 1), ("exec", 8)]
+    assert events.consume() == []
