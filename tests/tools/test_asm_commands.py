@@ -232,6 +232,25 @@ def test_compile_without_llvmlite(run, tmp_path, monkeypatch):
     assert "-O takes" in one_error(run("compile", "-O9", "f.ll"))
 
 
+@pytest.mark.root
+def test_trace_without_llvmlite(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    assert one_error(run("trace", "--codegen", "llvm", "-e", "BEGIN { exit(); }")) == \
+        "ERROR: --codegen llvm needs the package llvmlite: pip install 'rawbpf[llvm]'\n"
+    assert "--codegen takes rawbpf or llvm" in one_error(run("trace", "--codegen", "gcc", "-e", "BEGIN { exit(); }"))
+
+
+def test_llvm_is_not_asked_for_what_ends_the_process():
+    from rawbpf.asm.ir import Function
+    from rawbpf.tools.trace.llvm import _divides_signed, code_of
+    for operator, signed in (("/", False), ("%", False), ("s/", True), ("s%", True)):
+        f = Function("f", 1)
+        f.ret(f.alu(operator, f.params[0], 7))
+        assert _divides_signed(f, set()) == signed
+    with pytest.raises(RuntimeError, match="instruction set v4"):
+        code_of(f, "v3")
+
+
 def test_damaged_objects(tmp_path):
     """Any damage is one AsmError, or is not seen."""
     from rawbpf.asm import write_object
