@@ -104,7 +104,7 @@ def test_of_a_map():
             item.update(struct.pack("=i", -5), struct.pack("=ii", 7, -8))
             number, own = item.info().id, item.info().btf_id
             assert own in [fields["id"] for fields in run_json("btf", "show")]
-            assert run_json("btf", "show", "id", own)[0]["map_ids"] == [number]
+            assert run_json("btf", "show", "id", own)["map_ids"] == [number]
             assert "struct s {\n\tint a;\n\tint b;\n};" in run("btf", "dump", "map", "id", number, "format", "c")[1]
             assert run_json("map", "show", "id", number)["btf_id"] == own
             element = {"key": -5, "value": {"a": 7, "b": -8}}

@@ -66,7 +66,7 @@ def show(session, words):
         session.show((record(blob, users, held) for blob in each("btf")), text)
         return
     with found:
-        session.show([record(found, users, held)], text)
+        session.show([record(found, users, held)], text, True)
 
 
 def source(session, words):

@@ -1,7 +1,7 @@
 """Bytes decoded by a BTF type into JSON values as bpftool forms them.
 
 Enumerations are names, char arrays strings, bit fields and 16-byte integers hexadecimal, pointers
-numbers. In plain text hexadecimal numbers stand without quotes and pointers are hexadecimal.
+numbers. In plain text hexadecimal numbers stand without quotes and pointers are hexadecimal strings.
 """
 
 import struct
@@ -35,7 +35,7 @@ def render(t, data, plain, btf=None, depth=0):
         value = int.from_bytes(data[:bare.size], _ORDER)
         if not plain:
             return value
-        return Verbatim("0x%x" % value if value else "(nil)")
+        return "0x%x" % value if value else "(nil)"
     if isinstance(bare, types.Enum):
         value = int.from_bytes(data[:bare.size], _ORDER, signed=bare.signed)
         return next((name for name, number in bare.values.items() if number == value), value)
