@@ -29,7 +29,8 @@ from . import types
 
 class KernelMap(NamedTuple):
     """A BPF map to create; `name` is what the programs' MapRefs say. `max_entries` 0: one a possible
-    CPU (perf_event_array). `content`: the values of an array's first elements, set before programs run."""
+    CPU (perf_event_array). `content`: the values of an array's first elements, set before programs run; a callable is
+    asked for its value when the trace starts."""
     name: str
     map_type: str
     key_size: int
@@ -166,7 +167,7 @@ class MapInfo:
             if kind.aggregate:
                 return [(key, kind.scaled(value, div)) for key, value, _ in rows]
             if isinstance(kind, types.Integer) and kind.enum is None:
-                return [(key, types._divide(value, div)) for key, value, _ in rows]
+                return [(key, types.divide(value, div)) for key, value, _ in rows]
         return [(key, value) for key, value, _ in rows]
 
     def _order(self, row):

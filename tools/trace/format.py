@@ -127,7 +127,7 @@ class Format:
             else:
                 raise FormatError("unsupported format specifier: %s" % letter)
             if not fine:
-                from .resolve import type_text
+                from .written import type_text
                 raise FormatError("unsupported format specifier for type '%s': %s" % (type_text(kind), letter))
 
     def field(self, index, kind):

@@ -5,7 +5,7 @@ the cell is looked up; `update` is the code on the cell. `atomic`: another progr
 between, so only atomic instructions are exact.
 """
 from .. import types
-from ..resolve import type_text
+from ..written import type_text
 from . import Argument, Builtin, arguments_of, register
 
 

@@ -1,6 +1,6 @@
 """Reading memory: str, buf, kptr, uptr, bswap, and addresses of symbols."""
 from .. import strings, types
-from ..resolve import type_text
+from ..written import type_text
 from ..types import Integer, Pointer, String
 from . import Argument, Builtin, register
 

@@ -1,7 +1,7 @@
 """Addresses of networks: ntop, pton, macaddr; and cgroup names."""
 from .. import strings, types
 from ..place import Place
-from ..resolve import type_text
+from ..written import type_text
 from ..types import Integer, Pointer, String
 from . import Argument, Builtin, register
 

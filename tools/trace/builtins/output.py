@@ -2,7 +2,7 @@
 from .. import ast, results, types
 from ..format import Format, FormatError
 from ..place import Place
-from ..resolve import type_text
+from ..written import type_text
 from ..types import Integer, Pointer, String
 from . import Argument, Builtin, register
 

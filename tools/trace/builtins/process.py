@@ -1,6 +1,6 @@
 """Who is running: pid, tid, uid, comm, cpu, ..."""
 from .. import types
-from ..resolve import type_text
+from ..written import type_text
 from ..types import INT64, UINT32, UINT64, BOOL, String
 from . import Argument, Builtin, arguments_of, register, value
 

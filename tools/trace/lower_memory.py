@@ -1,0 +1,206 @@
+"""The code for values in memory: where they lie, how they are read, made and copied. A mixin of lower.Lowering."""
+from . import builtins, strings, types
+from .diagnostics import ScriptError
+from .place import Place
+from .types import Pointer, String, Tuple
+
+STACK_VALUE = 64        # temporaries up to this size are on the BPF stack
+
+
+class MemoryCode:
+    """`place`, `load`, `store` and `copy`."""
+
+    def temporary(self, kind, size=None):
+        """Room for a value until the program ends."""
+        size = max(kind.size if size is None else size, 1)
+        if size <= STACK_VALUE:
+            return Place(self.f.slot(-(-size // 8) * 8), 0, kind)
+        return self.scratch.place(kind, size)
+
+    def address(self, place):
+        return strings.address(self, place)
+
+    def direct(self, place):
+        """The place, or a copy of it that the program can load from."""
+        if place.space is None and place.direct_load is None:
+            return place
+        copy = self.temporary(place.type)
+        strings.copy_bytes(self, place, copy, place.type.size)
+        return copy
+
+    def load(self, place):
+        """The operand at a place."""
+        kind = place.type
+        signed = getattr(kind, "signed", False)
+        if place.direct_load is not None:
+            return place.direct_load(0, kind.size, signed)
+        if place.space is None:
+            return self.f.load(place.base, place.off, kind.size, signed)
+        slot = self.f.slot(8)
+        self.probe_read(self.f.address(slot), kind.size, self.address(place), place.space)
+        return self.f.load(slot, 0, kind.size, signed)
+
+    def read_helper(self, space, string=False):
+        """The name of the helper that reads `space`; an error where kernel reads are locked down."""
+        from rawbpf.sources import memory
+        if space == "kernel" and not self.script.machine.kernel_reads:
+            raise ScriptError(self.f.span, "Reading kernel memory is not allowed here: %s"
+                              % self.script.machine.kernel_reads_reason)
+        return memory.helper(space == "user", string, self.script.machine.has_helper)
+
+    def probe_read(self, dest, size, source, space):
+        """Copy `size` bytes from address `source` to address `dest`; zeros when it cannot be read."""
+        self.f.call(self.read_helper(space), dest, size, source)
+
+    def place(self, node):
+        """The Place of an expression whose type does not fit a register (or that lies in memory anyway)."""
+        method = getattr(self, "_place_" + type(node).__name__, None)
+        place = method(node) if method is not None else None
+        if place is None:
+            place = self.temporary(node.type)
+            self.store(node, place)
+        return place
+
+    def _place_Variable(self, node):
+        return self._memory(self._variable(node, None))
+
+    def _place_Map(self, node):
+        place = self.read_map(node)
+        return place if isinstance(place, Place) else None
+
+    _place_MapAccess = _place_Map
+
+    def _place_Unary(self, node):
+        return self._dereferenced(node) if node.op == "*" else None
+
+    def _place_TupleAccess(self, node):
+        kind = node.operand.type
+        return self.place(node.operand).at(kind.offsets[node.index], node.type)
+
+    def _place_FieldAccess(self, node):
+        kind = node.operand.type
+        if isinstance(kind, builtins.ContextRecord):
+            return kind.place(self, node)
+        if isinstance(kind, Pointer):
+            field = self._c_field(node)
+            return Place(self._in_register(node.operand), field.offset, node.type, self._pointer_space(kind))
+        if kind.c_type is not None:
+            return self.place(node.operand).at(self._c_field(node).offset, node.type)
+        for field in kind.fields:
+            if field.name == node.name:
+                return self.place(node.operand).at(field.offset, node.type)
+        return None
+
+    def _place_ArrayAccess(self, node):
+        kind = node.operand.type
+        constant = self.constant(node.index)
+        if isinstance(kind, Tuple):
+            return self.place(node.operand).at(kind.offsets[constant], node.type)
+        size = self.script.complete(kind.target).size if isinstance(kind, Pointer) else node.type.size
+        if isinstance(kind, Pointer):
+            base = Place(self._in_register(node.operand), 0, node.type, self._pointer_space(kind))
+        else:
+            base = self.place(node.operand)
+        if constant is not None:
+            return base.at(constant * size, node.type)
+        if base.direct_load is not None:
+            base = self.direct(base)
+        index = self.value(node.index)
+        if base.space is None:
+            count = max(1, kind.size // max(size, 1))
+            index = self._bounded(index, count)
+        where = self.f.alu("+", self.address(base), self.f.alu("*", index, size) if size != 1 else index)
+        return Place(where, 0, node.type, base.space)
+
+    def _bounded(self, index, count):
+        """An index into our own memory, zero when it is outside."""
+        f = self.f
+        result = f.variable()
+        inside, done = f.block(), f.block()
+        f.set(result, 0)
+        f.branch("<", index, count, inside, done)
+        f.position(inside)
+        f.set(result, index)
+        f.jump(done)
+        f.position(done)
+        return result
+
+    def _place_Cast(self, node):
+        if isinstance(node.type, String) or (isinstance(node.type, types.Array)
+                                             and not node.operand.type.scalar):
+            return self.place(node.operand).typed(node.type)
+        return None
+
+    # -- writing values to memory
+
+    def store(self, node, dest, clean=False):
+        """Write an expression's value to a place, in the place's type. `clean`: every byte of it, for keys."""
+        kind, source = dest.type, node.type
+        if kind.scalar:
+            self.f.store(dest.base, dest.off, self.convert(self.value(node), source, kind), kind.size)
+            return
+        constant = self.constant(node)
+        if isinstance(constant, str):
+            strings.store_literal(self, constant.encode("utf-8", "surrogateescape"), dest, clean)
+            return
+        method = getattr(self, "_store_" + type(node).__name__, None)
+        if method is not None and method(node, dest, clean):
+            return
+        self.copy(self.place(node), dest, clean)
+
+    def _store_Identifier(self, node, dest, clean):
+        entry = self.entry(node)
+        place = entry.place(self, node) if hasattr(entry, "place") else None
+        if place is not None:
+            self.copy(place, dest, clean)
+            return True
+        if clean and isinstance(dest.type, String):
+            written = getattr(entry, "fills", 0)        # bytes that the entry always writes
+            strings.zero(self, dest, min(written, dest.type.size), dest.type.size)
+        entry.store(self, node, dest)
+        return True
+
+    _store_Call = _store_Identifier
+
+    def _store_Tuple(self, node, dest, clean):
+        for element, offset, part in zip(dest.type.elements, dest.type.offsets, node.elements):
+            self.store(part, dest.at(offset, element), clean)
+        return True
+
+    def _store_Record(self, node, dest, clean):
+        for field, element in zip(dest.type.fields, node.elements):
+            self.store(element.value, dest.at(field.offset, field.type), clean)
+        return True
+
+    def _store_Ternary(self, node, dest, clean):
+        f = self.f
+        then, otherwise, done = f.block("then"), f.block("else"), f.block("endif")
+        if node.then is None:
+            return False
+        self.condition(node.condition, then, otherwise)
+        for block, part in ((then, node.then), (otherwise, node.otherwise)):
+            f.position(block)
+            self.store(part, dest, clean)
+            f.jump(done)
+        f.position(done)
+        return True
+
+    _store_If = _store_Ternary
+
+    def _store_Block(self, node, dest, clean):
+        self._in_block(node, lambda: self.store(node.value, dest, clean))
+        return True
+
+    def copy(self, source, dest, clean=False):
+        """Copy a value between places, converted to the destination's type."""
+        kind = dest.type
+        if kind.scalar:
+            self.f.store(dest.base, dest.off, self.convert(self.load(source), source.type, kind), kind.size)
+        elif isinstance(kind, String):
+            strings.copy_string(self, source, dest, clean)
+        elif isinstance(kind, Tuple):
+            for index, element in enumerate(kind.elements):
+                part = source.at(source.type.offsets[index], source.type.elements[index])
+                self.copy(part, dest.at(kind.offsets[index], element), clean)
+        else:
+            strings.copy_bytes(self, source, dest, min(kind.size, source.type.size))

@@ -1,0 +1,107 @@
+"""Types as scripts write them, and as messages write them.
+
+A mixin of resolve.Resolver for type nodes (`int32`, `struct x *`, `typeof(...)`), and `type_text`.
+"""
+from . import ast, types
+from .types import BOOL, INT8, INT64, UINT64, Integer, Pointer, String, Tuple
+
+
+class Unresolved(Exception):
+    """A type that a later pass will know."""
+
+
+SIMPLE = {"bool": BOOL}
+for _bits in (8, 16, 32, 64):
+    SIMPLE["int%d" % _bits] = SIMPLE["int%d_t" % _bits] = SIMPLE["s%d" % _bits] = Integer(_bits // 8, True)
+    SIMPLE["uint%d" % _bits] = SIMPLE["uint%d_t" % _bits] = SIMPLE["u%d" % _bits] = Integer(_bits // 8, False)
+SIMPLE.update({"char": INT8, "short": Integer(2, True), "int": Integer(4, True), "long": INT64,
+               "unsigned char": Integer(1, False), "unsigned short": Integer(2, False),
+               "unsigned int": Integer(4, False), "unsigned long": UINT64, "long long": INT64,
+               "unsigned long long": UINT64, "size_t": UINT64})
+
+
+def to_c(kind):
+    """The C type of a script type, for pointers to it."""
+    from rawbpf.elf import types as c
+    if isinstance(kind, Integer):
+        return kind.enum or c.Int(kind.name, kind.size, kind.signed, "char" if kind.name == "int8" else "")
+    if isinstance(kind, types.Boolean):
+        return c.Int("bool", 1, False, "bool")
+    if isinstance(kind, Pointer):
+        return c.Pointer(kind.target if kind.target is not None else c.Void())
+    if isinstance(kind, types.CRecord):
+        return kind.c_type
+    if isinstance(kind, String):
+        return c.Array(c.Int("char", 1, True, "char"), kind.size)
+    if isinstance(kind, types.Array):
+        return c.Array(to_c(kind.element), kind.count)
+    return c.Void()
+
+
+def type_text(kind):
+    """A type as bpftrace's messages write it."""
+    if kind is None:
+        return "none"
+    if isinstance(kind, String):
+        return "string[%d]" % kind.size if kind.size else "string"
+    if isinstance(kind, Tuple):
+        return "(%s)" % ",".join(map(type_text, kind.elements))
+    return kind.name
+
+
+class WrittenTypes:
+    """What type nodes mean."""
+
+    def written_type(self, node):
+        """The script type of a type node."""
+        from rawbpf.elf import types as c
+        if isinstance(node, ast.Typeof):
+            inner = node.operand
+            if isinstance(inner, (ast.NamedType, ast.PointerType, ast.ArrayType)):
+                return self.written_type(inner)
+            if isinstance(inner, ast.Map):
+                var = self.map_variable(inner)
+                if var.value is None:
+                    raise Unresolved()
+                return var.value
+            return self.expr(inner)
+        if isinstance(node, ast.NamedType) and not node.kind:
+            if node.name == "string":
+                return String(0)
+            simple = SIMPLE.get(node.name)
+            if simple is not None:
+                return simple
+            if node.name == "void":
+                return types.NONE
+        if isinstance(node, ast.ArrayType):
+            element = self.written_type(node.element)
+            if isinstance(element, String):
+                return String(node.count)
+            return types.Array(element, node.count)
+        if isinstance(node, ast.PointerType):
+            target = self.c_type(node.target)
+            return Pointer(None if isinstance(target, c.Void) else target)
+        return self.c_value(self.c_type(node), None)
+
+    def c_type(self, node):
+        """The C type of a type node."""
+        from rawbpf.elf import types as c
+        if isinstance(node, ast.PointerType):
+            return c.Pointer(self.c_type(node.target))
+        if isinstance(node, ast.ArrayType):
+            return c.Array(self.c_type(node.element), node.count)
+        if isinstance(node, ast.Typeof):
+            kind = self.written_type(node)
+            return to_c(kind)
+        if not node.kind:
+            if node.name == "void":
+                return c.Void()
+            simple = SIMPLE.get(node.name)
+            if simple is not None:
+                return to_c(simple)
+            if node.name == "string":
+                return c.Int("char", 1, True, "char")
+        named = self.script.named_type(node.kind, node.name)
+        if named is None:
+            self.error(node, "Cannot resolve unknown type \"%s\"" % node.full_name)
+        return named
