@@ -8,7 +8,6 @@ groups of those that one program can serve, resolve types over all programs unti
 code generator.
 """
 import os
-import time
 
 from . import ast, builtins, maps, point_texts, scratch, types
 from .compiled import Compiled, CompiledProgram, KernelMap, Loss
@@ -55,7 +54,6 @@ class Compiler:
         self.extra_maps = {}
         self.point_texts = point_texts.PointTexts()
         self.defaults = False           # a map of which nothing else is known holds integers
-        self.started = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._warned = set()
         self._constants = {}
 

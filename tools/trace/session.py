@@ -66,9 +66,10 @@ class Session:
         for info in self.compiled.kernel_maps.values():
             self.maps[info.name] = Map.create(info.map_type, info.key_size, info.value_size, info.max_entries,
                                               name=info.name, flags=info.flags)
-            if info.content:
-                self.maps[info.name].update_batch((key.to_bytes(4, sys.byteorder), value)
-                                                  for key, value in enumerate(info.content))
+            content = [(key.to_bytes(4, sys.byteorder), value) for key, value in enumerate(info.content)
+                       if not callable(value)]
+            if content:
+                self.maps[info.name].update_batch(content)
         from rawbpf.loader.program import Program
         for program in self.compiled.programs:
             loaded = Program.load(program.program_type, program.code.instructions, name=program.name,
@@ -94,6 +95,10 @@ class Session:
         """`load` unless that was done, run BEGIN, attach every probe."""
         if not self.maps:
             self.load()
+        for info in self.compiled.kernel_maps.values():
+            for key, value in enumerate(info.content):
+                if callable(value):
+                    self.maps[info.name].update(key.to_bytes(4, sys.byteorder), value())
         self.fire("begin")
         self.attach()
         self.fire("iter")

@@ -1,5 +1,9 @@
 """Time: nsecs, elapsed, strftime, time, jiffies."""
+import struct
+import time
+
 from .. import results, types
+from ..compiled import KernelMap
 from ..types import UINT64
 from . import Argument, Builtin, arguments_of, register, value
 
@@ -41,12 +45,20 @@ class _Nsecs(Builtin):
 
 @value("elapsed", returns=UINT64)
 def _elapsed(b):
-    """Nanoseconds since the trace was compiled."""
+    """Nanoseconds since the trace was started, just before BEGIN."""
     f = b.f
-    helper = "bpf_ktime_get_boot_ns"
-    if not b.script.machine.has_helper(helper, b.point.program_type):
-        helper = "bpf_ktime_get_ns"
-    return f.alu("-", f.call(helper), b.script.started)
+    boot = b.script.machine.has_helper("bpf_ktime_get_boot_ns", b.point.program_type)
+    b.script.add_kernel_map(KernelMap("elapsed", "array", 4, 8, 1, content=(_boot_time if boot else _monotonic_time,)))
+    return f.alu("-", f.call("bpf_ktime_get_boot_ns" if boot else "bpf_ktime_get_ns"),
+                 f.load(f.map_value("elapsed"), 0, 8))
+
+
+def _boot_time():
+    return struct.pack("=Q", time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+
+def _monotonic_time():
+    return struct.pack("=Q", time.monotonic_ns())
 
 
 @value("jiffies", returns=UINT64)
@@ -85,6 +97,5 @@ class _Time(Builtin):
         form = b.constant(call.arguments[0]) if call.arguments else "%H:%M:%S\n"
 
         def action(session, values):
-            import time
             session.emit(results.Time(time.strftime(form, time.localtime())))
         b.send(b.event(call, "time", [], action), lambda record: None)
