@@ -8,8 +8,8 @@ import os
 import re
 
 CAPABILITIES = {  # include/uapi/linux/capability.h
-    "CAP_NET_ADMIN": 12, "CAP_IPC_LOCK": 14, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21,
-    "CAP_SYS_RESOURCE": 24, "CAP_SYSLOG": 34, "CAP_PERFMON": 38, "CAP_BPF": 39,
+    "CAP_DAC_READ_SEARCH": 2, "CAP_NET_ADMIN": 12, "CAP_IPC_LOCK": 14, "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24, "CAP_SYSLOG": 34, "CAP_PERFMON": 38, "CAP_BPF": 39,
 }
 
 

@@ -86,9 +86,12 @@ def _find():
             raise SourceError(
                 "reading tracefs at %s is not permitted: it needs CAP_DAC_READ_SEARCH, or tracefs "
                 "mounted for this user (mount -o remount,mode=755 %s)" % (denied, denied)) from None
-        raise SourceError("tracefs is not mounted, and opening it without a mount needs "
-                          "CAP_SYS_ADMIN (or: mount -t tracefs -o mode=755 tracefs %s)"
-                          % MOUNTS[0]) from None
+        # A detached mount takes CAP_SYS_ADMIN; its root belongs to root, mode 700.
+        from rawbpf.loader import kernel
+        needs = [name for name in ("CAP_SYS_ADMIN", "CAP_DAC_READ_SEARCH")
+                 if not kernel.has_capability(name) and (name == "CAP_SYS_ADMIN" or os.geteuid())]
+        raise SourceError("tracefs is not mounted, and opening it without a mount needs %s (or: mount -t tracefs -o "
+                          "mode=755 tracefs %s)" % (" and ".join(needs) or "CAP_SYS_ADMIN", MOUNTS[0])) from None
     except OSError as error:
         if error.errno == 19:  # ENODEV
             raise SourceError("this kernel has no tracefs (CONFIG_TRACING is not set)") from None

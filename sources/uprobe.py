@@ -89,7 +89,7 @@ class Uprobe(Source):
             points += self._points(binary, spec, target, len(binaries) == 1)
         if not points:
             raise self._missing(binaries, spec)
-        if len(points) > 1 and has_multi(target.pid):
+        if (len(points) > 1 or not _perf_permitted()) and has_multi(target.pid):
             for point in points:
                 point.multi = True
         return points
@@ -295,6 +295,13 @@ def require_uprobes():
     if kernel.release() < (4, 17):
         raise SourceError("uprobes need Linux 4.17 or later, this is %s" % os.uname().release)
     raise SourceError("this kernel has no uprobes (CONFIG_UPROBE_EVENTS is not set)")
+
+
+def _perf_permitted():
+    """May this process open uprobe events? New kernels want CAP_SYS_ADMIN for it, and CAP_PERFMON for a link."""
+    from rawbpf.loader import kernel
+
+    return kernel.has_capability("CAP_SYS_ADMIN")
 
 
 def has_multi(pid=None):
