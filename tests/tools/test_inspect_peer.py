@@ -4,12 +4,13 @@ import contextlib
 import functools
 import json
 import os
+import socket
 import struct
 import subprocess
 
 import pytest
 
-from rawbpf.loader import BtfObject, Map, PerfEvent, Program, link, link_net
+from rawbpf.loader import BtfObject, Map, PerfEvent, Program, ksyms, link, link_net, perf
 from rawbpf.loader.btf import function_types
 from tests.loader import code
 from tests.peers import command
@@ -17,6 +18,7 @@ from tests.tools.inspecting import run, without_pids
 
 pytestmark = [pytest.mark.root, pytest.mark.peer]
 
+LOOPBACK = socket.if_nametoindex("lo")
 STRINGS = b"\0int\0a\0b\0s\0char\0RED\0color\0unsigned int\0_Bool\0.data\0v\0long\0"
 
 

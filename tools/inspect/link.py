@@ -194,7 +194,8 @@ def _perf_text(fields):
     elif "tracepoint" in fields:
         out = "\n\ttracepoint %s  " % fields["tracepoint"]
     elif "event_type" in fields:
-        out = "\n\tevent %s:%s  " % (fields["event_type"], fields["event_config"])
+        known = isinstance(fields["event_type"], str)
+        out = "\n\tevent %s%s:%s  " % (fields["event_type"], "" if known else " ", fields["event_config"])
     else:
         return ""
     return out + _cookie_text(fields)
@@ -241,7 +242,7 @@ _TEXTS = {
         "\n\ttarget_obj_id %d  target_btf_id %d  " % (fields["target_obj_id"], fields["target_btf_id"])
         if fields["target_obj_id"] or fields["target_btf_id"] else "", _cookie_text(fields)),
     "cgroup": lambda fields: "\n\tcgroup_id %d  %s" % (fields["cgroup_id"], _attach_text(fields)),
-    "iter": lambda fields: "\n\ttarget_name %s  %s" % (
+    "iter": lambda fields: "target_name %s  %s" % (
         fields["target_name"], "map_id %d  " % fields["map_id"] if "map_id" in fields else ""),
     "netns": lambda fields: "\n\tnetns_ino %d  %s" % (fields["netns_ino"], _attach_text(fields)),
     "struct_ops": lambda fields: "\n\tmap %d  " % fields["map_id"],
