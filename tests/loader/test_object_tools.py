@@ -50,12 +50,12 @@ def xdp_objects():
     return found
 
 
-def libbpf_loads(path, bpffs):
+def libbpf_loads(bpftool, path, bpffs):
     def enter():
         peers.private_mounts()
         peers.mount("bpf", bpffs, "bpf")
         peers.mount(bpffs, "/sys/fs/bpf", bind=True)      # where libbpf pins maps by name
-    done = subprocess.run(peers.command("bpftool", "prog", "loadall", path, os.path.join(bpffs, "all")),
+    done = subprocess.run([*bpftool, "prog", "loadall", str(path), os.path.join(bpffs, "all")],
                           preexec_fn=enter, capture_output=True, text=True, timeout=120)
     return done.returncode == 0, done.stderr
 
@@ -94,9 +94,9 @@ def test_whole_objects_beside_libbpf(objects, record_property):
     assert len(objects) > 60
     counts = {"both load": 0, "both refuse": 0}
     with tempfile.TemporaryDirectory() as bpffs:
-        paths = objects + xdp_objects()
+        paths, bpftool = objects + xdp_objects(), peers.command("bpftool")
         for path, refused in zip(paths, refusals(paths, bpffs)):
-            theirs, said = libbpf_loads(path, bpffs)
+            theirs, said = libbpf_loads(bpftool, path, bpffs)
             assert theirs == (not refused), "%s: %s\n%s" % (path.name, refused, said)
             counts["both load" if theirs else "both refuse"] += 1
     record_property("counts", counts)
