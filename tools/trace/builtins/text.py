@@ -1,4 +1,4 @@
-"""Functions on strings: strlen, strncmp, strcontains, strerror, signal_name."""
+"""Functions on strings: strlen, strncmp, strcontains, strstr, strerror, signal_name."""
 from .. import strings, types
 from ..types import BOOL, INT64, UINT64, Integer, String
 from . import Argument, Builtin, register
@@ -73,17 +73,20 @@ class _Strncmp(Builtin):
         return result
 
 
-@register
-class _Strcontains(Builtin):
-    """strcontains(text, part), part a literal: the text is searched byte by byte."""
-    names = ("strcontains",)
+class _Search(Builtin):
+    """NAME(text, part), part a literal: the text is searched byte by byte for `part`."""
     pure = True
     arguments = (Argument("string", "text"), Argument("literal string", "part"))
-    returns = BOOL
+
+    def of_index(self, index):
+        """The result, given the index (operand or int) of the first place, -1 for none."""
+        raise NotImplementedError(self.name)
 
     def constant(self, r, call):
         text, part = [r.constant(a) for a in call.arguments]
-        return part in text if isinstance(text, str) else None
+        if not isinstance(text, str):
+            return None
+        return self.of_index(text.encode("utf-8", "surrogateescape").find(part.encode("utf-8", "surrogateescape")))
 
     def value(self, b, call):
         f = b.f
@@ -91,12 +94,12 @@ class _Strcontains(Builtin):
         place = b.direct(b.place(call.arguments[0]))
         size = place.type.size
         if not part:
-            return 1
+            return int(self.of_index(0))
         if len(part) > size:
-            return 0
+            return int(self.of_index(-1))
         base = b.address(place)
         result, index = f.variable(), f.variable()
-        f.set(result, 0)
+        f.set(result, int(self.of_index(-1)))
         f.set(index, 0)
         loop, following, found, done = f.block("search"), f.block(), f.block(), f.block()
         f.jump(loop)
@@ -117,10 +120,29 @@ class _Strcontains(Builtin):
         f.set(index, f.alu("+", index, 1))
         f.branch("<=", index, size - len(part), loop, done)
         f.position(found)
-        f.set(result, 1)
+        f.set(result, self.of_index(index))
         f.jump(done)
         f.position(done)
         return result
+
+
+@register
+class _Strcontains(_Search):
+    names = ("strcontains",)
+    returns = BOOL
+
+    def of_index(self, index):
+        return index >= 0 if isinstance(index, int) else 1
+
+
+@register
+class _Strstr(_Search):
+    """The index of the first place, or -1."""
+    names = ("strstr",)
+    returns = INT64
+
+    def of_index(self, index):
+        return index
 
 
 class _Named(Builtin):
