@@ -158,7 +158,7 @@ def uprobes(repeat):
 
 
 def size(_):
-    """Installed size, pyelftools and compiled files included."""
+    """Installed size, compiled files included."""
     yield Row("size installed", "MB", process.installed().size() / 1e6, None, 5, absolute=True)
 
 

@@ -68,13 +68,12 @@ class Usage(NamedTuple):
 
 
 class Installation:
-    """A virtual environment with rawbpf and pyelftools, as README's command makes it.
+    """A virtual environment with rawbpf, as README's command makes it.
 
     The tests run from an editable installation, which costs every start some milliseconds.
     """
 
     def __init__(self):
-        import elftools
         self._folder = tempfile.TemporaryDirectory(prefix="rawbpf-bench-")
         home = Path(self._folder.name)
         venv.create(home, with_pip=False, symlinks=True)
@@ -83,7 +82,6 @@ class Installation:
         ignore = shutil.ignore_patterns("__pycache__")
         for room in ROOMS:
             shutil.copytree(PROJECT / room, self._site / "rawbpf" / room, ignore=ignore)
-        shutil.copytree(Path(elftools.__file__).parent, self._site / "elftools", ignore=ignore)
         compileall.compile_dir(str(self._site), quiet=2)
         self.command = str(home / "bin/rawbpf")
         Path(self.command).write_text("import sys\nfrom rawbpf.tools.cli import main\nsys.exit(main())\n")

@@ -35,7 +35,7 @@ def build(release, folder, *flags, cgo=False):
     return folder / "p"
 
 
-@pytest.mark.peer
+@pytest.mark.demand
 @pytest.mark.parametrize("flags, cgo", [((), False), ((), True), (("-buildmode=pie",), False), (("-buildmode=pie",), True)],
                          ids=("plain", "cgo", "pie", "pie-cgo"))
 @pytest.mark.parametrize("release", RELEASES, ids=[r[1] for r in RELEASES])

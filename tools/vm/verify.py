@@ -70,7 +70,7 @@ def pack(path, files):
     with open(path, "wb") as out:
         image = Image(out)
         machine.system(image)
-        image.python(("elftools",))
+        image.python(())
         for room in ROOMS:
             image.add(next(iter(importlib.util.find_spec("rawbpf." + room).submodule_search_locations)),
                       "%s/rawbpf/%s" % (SITE, room))
