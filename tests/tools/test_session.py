@@ -501,6 +501,33 @@ def test_two_capabilities_are_enough_for_begin_and_tracepoints_say_what_they_nee
     assert "tracefs" in done.stderr and "CAP_" in done.stderr
 
 
+@pytest.mark.parametrize("capabilities, missing", [
+    (["bpf", "perfmon"], "CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH"),
+    (["bpf", "perfmon", "sys_admin"], "CAP_DAC_READ_SEARCH"),
+    (["bpf", "perfmon", "dac_read_search"], "CAP_SYS_ADMIN"),
+])
+def test_what_tracefs_without_a_mount_needs(rawbpf, capabilities, missing):
+    if os.path.isdir("/sys/kernel/tracing/events"):
+        return      # mounted: nothing is missing, or what its mode says
+    done = unprivileged(rawbpf, capabilities, "trace", "-e", "tracepoint:sched:sched_switch { exit(); }")
+    assert done.returncode == 1
+    assert "opening it without a mount needs %s (or: mount" % missing in done.stderr
+
+
+def test_uprobes_with_two_capabilities_run_or_name_what_is_missing(rawbpf):
+    script = 'uprobe:libc:getppid { exit(); } interval:ms:10 { exit(); }'
+    done = unprivileged(rawbpf, ["bpf", "perfmon"], "trace", "-e", script)
+    assert done.returncode == 0 or "needs CAP_SYS_ADMIN" in done.stderr
+    done = unprivileged(rawbpf, ["bpf", "perfmon", "sys_admin"], "trace", "-e", script)
+    assert (done.returncode, done.stderr) == (0, "Attached 2 probes\n")
+
+
+def test_elapsed_starts_with_the_trace(rawbpf):
+    done = rawbpf("trace", "-q", "-e", 'BEGIN { @begin = elapsed < 100000000; } interval:ms:200 '
+                  '{ $e = elapsed; @later = $e >= 200000000 && $e < 5000000000; exit(); }')
+    assert done.stdout == "\n\n@begin: true\n@later: true\n"
+
+
 def test_names_of_the_kernel_may_need_a_capability(rawbpf):
     done = unprivileged(rawbpf, ["bpf", "perfmon"], "trace", "-q", "-e",
                         "BEGIN { @[ksym(0xffffffff81000000)] = 1; exit(); }")
