@@ -26,6 +26,7 @@ COMMANDS = {
     "perf": ("inspect.perf", "programs on perf events, tracepoints and probes, and who holds them (as bpftool perf)"),
     "batch": ("inspect.batch", "several of these commands from a file (as bpftool batch)"),
     "tree": ("inspect.tree", "which process keeps which links, programs and maps alive"),
+    "top": ("inspect.top", "programs by CPU time and runs a second, live"),
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
 
