@@ -27,6 +27,11 @@ NT_GNU_BUILD_ID = 3
 UNPACK_LIMIT = 1 << 30      # bytes that a compressed section may unpack to
 
 
+def printable(text):
+    """The text on one line: names in a damaged file may hold anything."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\\x%02x" % ord(c) for c in text)
+
+
 class ElfError(Exception):
     """What is wrong with a file: `path`, the file `offset` of the wrong part (None when it has
     no place) and the `reason`."""
@@ -39,7 +44,7 @@ class ElfError(Exception):
 
     def __str__(self):
         place = "" if self.offset is None else " at offset 0x%x" % self.offset
-        return "%s%s: %s" % (self.path, place, self.reason)
+        return printable("%s%s: %s" % (self.path, place, self.reason))
 
 
 class Section(NamedTuple):

@@ -33,6 +33,10 @@ class KernelError(OSError):
 class ObjectError(Exception):
     """A BPF object that cannot be loaded as it is: what in it, and why. str() is one line."""
 
+    def __str__(self):
+        from rawbpf.elf.image import printable
+        return printable(super().__str__())
+
 
 class VerifierError(KernelError):
     """A program that the verifier refused.
