@@ -34,11 +34,12 @@ class Session:
             for record in records:
                 self.write(text(record))
             return
-        if single:
-            for record in records:
-                self.json.value(record)
-        else:
-            self.json.value(iter(records))
+        if not single:
+            self.json.open("[")
+        for record in records:
+            self.json.plain(record)
+        if not single:
+            self.json.close("]")
 
     def done(self):
         """What a command without output says."""

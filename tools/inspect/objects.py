@@ -111,12 +111,18 @@ def full_name(info):
 
 
 def fdinfo(fd, pid="self"):
-    """{field: value} of /proc/PID/fdinfo/FD, both as text."""
+    """{field: value} of /proc/PID/fdinfo/FD, both as text; {} when it has gone."""
     try:
-        with open("/proc/%s/fdinfo/%d" % (pid, fd), errors="surrogateescape") as file:
-            return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in file)}
+        file = os.open("/proc/%s/fdinfo/%d" % (pid, fd), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return {}
+    try:
+        text = os.read(file, 1 << 16).decode("utf-8", "surrogateescape")
+    except OSError:
+        return {}
+    finally:
+        os.close(file)
+    return dict(line.split(":\t", 1) for line in text.split("\n") if ":\t" in line)
 
 
 def descriptors():

@@ -66,6 +66,15 @@ class JsonWriter:
                 self.value(item)
             self.close("]")
 
+    def plain(self, record):
+        """A value of nothing but dicts, lists, texts and numbers: the same as value(), faster."""
+        if self._pretty:
+            return self.value(record)
+        self._begin()
+        text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+        self._write(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        return None
+
     def end(self):
         """The end of a document."""
         self._write("\n")
