@@ -112,3 +112,38 @@ def test_a_million_elements_need_little_memory():
                 "sys.stderr.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))" % item.info().id)
         done = subprocess.run([sys.executable, "-c", text], text=True, capture_output=True, timeout=60)
     assert int(done.stderr) < 60000, done.stderr
+
+
+def test_iterator_is_run_by_reading_its_pin(bpffs, tmp_path):
+    source, target = tmp_path / "x.s", tmp_path / "x.o"
+    source.write_text(".section iter/task\n.global dump\ndump:\n  r0 = 0\n  exit\n")
+    assert run("asm", "-o", target, "-f", "elf", source)[0] == 0
+    assert run("iter", "pin", target, bpffs + "/it") == (0, "", "")
+    with open(bpffs + "/it", "rb") as file:
+        assert file.read() == b""
+    os.unlink(bpffs + "/it")
+
+
+def test_link_pin_and_detach(bpffs):
+    from rawbpf.loader import link_net
+    with Program.load("sk_lookup", code.mov(0, 1) + code.EXIT, expected_attach_type="sk_lookup") as program:
+        with link_net.attach_netns(program, link_net.open_path("/proc/self/ns/net"), "sk_lookup") as link:
+            number = link.info().id
+            assert run("link", "pin", "id", number, bpffs + "/l") == (0, "", "")
+    fields = run_json("link", "show", "pinned", bpffs + "/l")
+    assert fields["netns_ino"] == os.stat("/proc/self/ns/net").st_ino
+    assert run("link", "detach", "pinned", bpffs + "/l") == (0, "", "")
+    assert run_json("link", "show", "id", number)["netns_ino"] == 0     # still there, attached to nothing
+    os.unlink(bpffs + "/l")
+
+
+def test_any_words_are_at_most_one_error():
+    import random
+    dice = random.Random(7)
+    keywords = ("show id tag name pinned 1 0 99999999999 -1 hex key value dump xlated opcodes visual linum lookup getnext x '' "
+                "file format c raw root_id kv all any exist noexist -j -p -f --bogus jited \xff").split()
+    for _ in range(400):
+        words = [dice.choice(keywords) for _ in range(dice.randrange(6))]
+        status, out, error = run(dice.choice(("prog", "map", "link", "btf", "perf", "tree")), *words)
+        assert status in (0, 1, 254, 255) and "Traceback" not in error
+        assert status == 0 or error.count("\n") <= 1, (words, error)
