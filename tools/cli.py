@@ -25,6 +25,7 @@ COMMANDS = {
     "feature": ("inspect.feature", "what this kernel can do: program and map types, helpers (as bpftool feature)"),
     "perf": ("inspect.perf", "programs on perf events, tracepoints and probes, and who holds them (as bpftool perf)"),
     "batch": ("inspect.batch", "several of these commands from a file (as bpftool batch)"),
+    "cgroup": ("inspect.cgroup", "programs attached to control groups: show, tree, attach, detach (as bpftool cgroup)"),
     "iter": ("inspect.iter", "pin an iterator of an object file (as bpftool iter)"),
     "tree": ("inspect.tree", "which process keeps which links, programs and maps alive"),
     "top": ("inspect.top", "programs by CPU time and runs a second, live"),

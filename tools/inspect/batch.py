@@ -11,7 +11,7 @@ from .words import fail
 
 USAGE = """usage: rawbpf batch file FILE      (- is the standard input)
 """
-OBJECTS = ("prog", "map", "link", "btf", "feature", "perf", "iter")
+OBJECTS = ("prog", "map", "link", "btf", "feature", "perf", "iter", "cgroup")
 
 
 def commands(lines):

@@ -1,0 +1,163 @@
+"""`rawbpf cgroup`: the programs attached to control groups (v2)."""
+
+import os
+
+from rawbpf.loader.errors import KernelError
+from rawbpf.loader.uapi import ATTACH_TYPES, F_ALLOW_MULTI, F_ALLOW_OVERRIDE
+
+from .command import run_object
+from .objects import by_id, full_name, one
+from .words import fail, is_prefix
+
+USAGE = """usage: rawbpf cgroup { show | list } CGROUP [effective]
+       rawbpf cgroup tree [CGROUP_ROOT] [effective]
+       rawbpf cgroup attach CGROUP ATTACH_TYPE PROG [{ multi | override }]
+       rawbpf cgroup detach CGROUP ATTACH_TYPE PROG
+
+CGROUP: a directory of a cgroup2 file system. PROG := { id ID | tag TAG | name NAME | pinned FILE }
+"""
+TYPES = tuple(name for name in ATTACH_TYPES if name.startswith("cgroup_")) + ("lsm_cgroup",)
+_FLAGS = {0: "", F_ALLOW_OVERRIDE: "override", F_ALLOW_MULTI: "multi"}
+_EFFECTIVE_FORMAT, _FORMAT = "%-8s %-15s %-15s\n", "%-8s %-15s %-15s %-15s\n"
+
+
+class _Folder:
+    """A cgroup directory, open while it is asked."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __enter__(self):
+        self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return self.fd
+
+    def __exit__(self, *_):
+        os.close(self.fd)
+
+
+def records(path, effective):
+    """What is attached to one cgroup, in the order of the attach types."""
+    from rawbpf.loader.link_net import prog_query
+    refused, answered = None, False
+    with _Folder(path) as folder:
+        for kind in TYPES:
+            try:
+                found = prog_query(folder, kind, effective)
+            except KernelError as error:
+                if error.errno in (1, 9, 13):       # EPERM, EBADF, EACCES
+                    raise
+                refused = error
+                continue
+            answered = True
+            for number in found.prog_ids:
+                with by_id("prog", number) as program:
+                    fields = {"id": number, "attach_type": kind}
+                    if not effective:
+                        fields["attach_flags"] = _FLAGS.get(found.attach_flags & 3, "unknown(%x)" % found.attach_flags)
+                    info = program.info()
+                    fields["name"] = full_name(info)
+                    fields.update(_attach_btf(info))
+                    yield fields
+    if refused is not None and not answered:
+        raise refused
+
+
+def _attach_btf(info):
+    """The function of the kernel that an lsm_cgroup program stands for; empty for others."""
+    number, of = getattr(info, "attach_btf_id", 0), getattr(info, "attach_btf_obj_id", 0)
+    name = ""
+    if number:
+        from rawbpf.elf.btf import Btf
+        name = Btf.open().name(number)
+    return {"attach_btf_name": name, "attach_btf_obj_id": of, "attach_btf_id": number}
+
+
+def _row(fields):
+    form = _FORMAT if "attach_flags" in fields else _EFFECTIVE_FORMAT
+    shown = [fields[name] for name in ("id", "attach_type", "attach_flags", "name", "attach_btf_name") if name in fields]
+    return form.replace("\n", " %-15s\n") % tuple(shown)      # bpftool's last column has no head
+
+
+def _head(effective):
+    return _EFFECTIVE_FORMAT % ("ID", "AttachType", "Name") if effective else _FORMAT % (
+        "ID", "AttachType", "AttachFlags", "Name")
+
+
+def show(session, words):
+    path = words.next("cgroup")
+    effective = bool(words.take("effective"))
+    words.end()
+    found = list(records(path, effective))
+    if session.json is None and found:
+        session.write(_head(effective))
+    session.show(found, _row)
+
+
+def _mounted():
+    with open("/proc/self/mounts", errors="surrogateescape") as mounts:
+        for line in mounts:
+            words = line.split()
+            if words[2] == "cgroup2":
+                return words[1].encode("utf-8", "surrogateescape").decode("unicode_escape")
+    return fail("cgroup v2 isn't mounted")
+
+
+def tree(session, words):
+    root = None
+    if words and not is_prefix(words.peek(), "effective"):
+        root = words.next("cgroup")
+    effective = bool(words.take("effective"))
+    words.end()
+    root = root or _mounted()
+    if session.json is None:
+        session.write("CgroupPath\n" + _head(effective))
+    session.show(_branches(root, effective), lambda fields: fields["cgroup"] + "\n" + "".join(
+        _row(one_) for one_ in fields["programs"]))
+
+
+def _branches(root, effective):
+    for folder, _, _ in os.walk(root):
+        try:
+            found = list(records(folder, effective))
+        except FileNotFoundError:
+            continue        # it went meanwhile
+        if found:
+            yield {"cgroup": folder, "programs": found}
+
+
+def _attach_type(words):
+    word = words.next("attach type")
+    found = [name for name in TYPES if name == word] or [
+        name for name in TYPES if name.replace("cgroup_", "").replace("inet_", "") == word]
+    if not found:
+        from difflib import get_close_matches
+        near = get_close_matches(word, TYPES, 1)
+        fail("invalid attach type '%s'%s" % (word, ": did you mean '%s'?" % near[0] if near else ""))
+    return found[0]
+
+
+def attach(session, words):
+    from rawbpf.loader.link_net import prog_attach
+    path, kind = words.next("cgroup"), _attach_type(words)
+    with one("prog", words) as program, _Folder(path) as folder:
+        flags = 0
+        while words:
+            flags |= F_ALLOW_MULTI if words.need("multi", "override") == "multi" else F_ALLOW_OVERRIDE
+        prog_attach(program, folder, kind, flags)
+    session.done()
+
+
+def detach(session, words):
+    from rawbpf.loader.link_net import prog_detach
+    path, kind = words.next("cgroup"), _attach_type(words)
+    with one("prog", words) as program, _Folder(path) as folder:
+        words.end()
+        prog_detach(program, folder, kind)
+    session.done()
+
+
+VERBS = {"show": show, "list": show, "tree": tree, "attach": attach, "detach": detach}
+
+
+def run(argv):
+    return run_object("cgroup", VERBS, USAGE, argv)
