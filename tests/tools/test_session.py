@@ -204,10 +204,12 @@ def test_fun(rawbpf, here):
 # -- exact counts
 
 def test_eight_processes_are_counted_exactly(rawbpf, here):
-    trace = rawbpf.start("trace", "-e", 'tracepoint:syscalls:sys_enter_getppid /comm == "ppid"/ '
+    name = "ppid%d" % os.getpid()         # others may run this test at the same time
+    (here / name).symlink_to((here / "ppid").resolve())
+    trace = rawbpf.start("trace", "-e", 'tracepoint:syscalls:sys_enter_getppid /comm == "%s"/ ' % name +
                          "{ @c = count(); @s = sum(1); @x++; @k[1] = count(); @y[cpu >= 0]++; }", cwd=here)
     started(trace)
-    workers = [subprocess.Popen(["./ppid", str(COUNT // 8)], cwd=here) for _ in range(8)]
+    workers = [subprocess.Popen(["./" + name, str(COUNT // 8)], cwd=here) for _ in range(8)]
     assert [worker.wait() for worker in workers] == [0] * 8
     trace.send_signal(signal.SIGINT)
     out, _ = trace.communicate(timeout=20)
