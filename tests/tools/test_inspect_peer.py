@@ -59,7 +59,8 @@ def host():
     """A host with objects of many kinds: what keeps them alive."""
     with contextlib.ExitStack() as stack:
         keep = stack.enter_context
-        maps = [keep(Map.create(kind, key, value, entries, name=kind[:15], flags=flags)) for kind, key, value, entries, flags in (
+        maps = [keep(Map.create(kind, key, value, entries, name=kind[:15], flags=flags))
+                for kind, key, value, entries, flags in (
             ("hash", 4, 8, 10, 0), ("array", 4, 24, 2, 0), ("percpu_array", 4, 8, 1, 0), ("percpu_hash", 20, 20, 3, 0),
             ("lru_hash", 4, 4, 4, 0), ("lpm_trie", 8, 4, 4, 1), ("queue", 0, 4, 2, 0), ("stack", 0, 4, 2, 0),
             ("ringbuf", 0, 0, 4096, 0), ("stack_trace", 4, 64, 2, 0), ("bloom_filter", 0, 4, 8, 0),
@@ -92,7 +93,19 @@ def host():
         maps[12].update(0, programs[0])
         links = [keep(link.attach_raw_tracepoint(programs[1], "sched_switch")),
                  keep(link.attach_uprobe_multi(programs[9], os.path.realpath("/proc/self/exe"), [0x1000, 0x1010],
-                                               cookies=[5, 6]))]
+                                               cookies=[5, 6])),
+                 keep(link_net.attach_xdp(programs[3], LOOPBACK)),
+                 keep(link_net.attach_netns(programs[8], link_net.open_path("/proc/self/ns/net"), "sk_lookup")),
+                 keep(link.attach_perf_event(
+                     programs[6], PerfEvent.open(perf.software("cpu_clock", 10**9), -1, 0), cookie=7)),
+                 keep(link.attach_perf_event(programs[2], PerfEvent.open(perf.uprobe("/bin/true", 0x2000), -1, 0)))]
+        for kind, attach, make in (
+                ("sched_cls", "tcx_ingress", lambda p: link_net.attach_tcx(p, LOOPBACK, "tcx_ingress")),
+                ("netfilter", "netfilter", lambda p: link_net.attach_netfilter(p, priority=5))):
+            links.append(keep(make(keep(Program.load(kind, code.RETURN_0, expected_attach_type=attach)))))
+        links.append(keep(link.attach_iter(keep(Program.load(
+            "tracing", code.RETURN_0, name="t_iter", expected_attach_type="trace_iter",
+            attach_btf_id=ksyms.find("bpf_iter_task", "func")[0])))))
         yield maps + [outer], programs, links
 
 
