@@ -32,8 +32,10 @@ _NOISE = re.compile(r"^WARNING: (?:Could not read functions from|Unknown error -
                     r"RLIMIT_MEMLOCK).*\n", re.M)
 
 
+@functools.lru_cache(maxsize=None)
 def root(refresh=False):
-    """Folder with the reference tools; fetched at the first call, again if `refresh` finds newer."""
+    """Folder with the reference tools; fetched at the first call, again if `refresh` finds newer.  Asked of apt
+    once a process."""
     return Suite("sid").root("peers", PACKAGES, refresh)
 
 
