@@ -72,6 +72,8 @@ def _run(argv):
     if name in ("--version", "-V", "version"):
         print("rawbpf " + VERSION)
         return 0
+    if name == "help" and argv[1:] and argv[1] in COMMANDS:
+        argv, name = [argv[1], "--help"], argv[1]
     if name in ("--help", "-h", "help"):
         sys.stdout.write(usage())
         return 0
@@ -79,6 +81,8 @@ def _run(argv):
         from difflib import get_close_matches
         near = get_close_matches(name, COMMANDS, 1)
         hint = "did you mean '%s'?" % near[0] if near else "the commands are " + ", ".join(COMMANDS)
+        if name in ("-e", "-l", "-c", "-d"):      # bpftrace's habit
+            hint = "did you mean 'rawbpf trace %s'?" % name
         what = "option" if name.startswith("-") else "command"
         sys.stderr.write("ERROR: unknown %s '%s': %s\n" % (what, name, hint))
         return 1

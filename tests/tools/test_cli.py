@@ -69,8 +69,22 @@ def test_help_and_version(rawbpf):
     assert done.returncode == 1 and done.stdout == "" and "usage" in done.stderr
 
 
+def test_help_of_a_command(rawbpf):
+    for name in ("trace", "asm", "prog"):
+        done = rawbpf("help", name)
+        assert (done.returncode, done.stdout, done.stderr) == (0, rawbpf(name, "--help").stdout, "")
+
+
+def test_the_help_of_list_offers_what_goes_with_a_listing(rawbpf):
+    done = rawbpf("list", "--help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: rawbpf list [-v]")
+    offered = re.findall(r"^  (-\w)", done.stdout, re.M)
+    assert offered == ["-e", "-v", "-p", "-h"]
+
+
 @pytest.mark.parametrize("argv, said", [
     (["trcae"], "ERROR: unknown command 'trcae': did you mean 'trace'?\n"),
+    (["-e", "BEGIN {}"], "ERROR: unknown option '-e': did you mean 'rawbpf trace -e'?\n"),
     (["--verbose"], "ERROR: unknown option '--verbose': the commands are %s\n" % ", ".join(cli.COMMANDS)),
     (["trace"], "ERROR: a script is needed: a file, - or -e PROGRAM\n"),
     (["trace", "-e", ""], "ERROR: a script is needed: a file, - or -e PROGRAM\n"),

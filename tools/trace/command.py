@@ -23,7 +23,7 @@ OPTIONS = (
     Option("format", "f", "", "FORMAT", "of the output: text or json"),
     Option("quiet", "q", "quiet", "", "no message when the probes are attached"),
     Option("buffering", "B", "", "MODE", "write the output by line, full (buffers) or none"),
-    Option("debug", "d", "debug", "STAGE", "show a stage of the compiler (more than one: commas)"),
+    Option("debug", "d", "debug", "STAGE", "show a stage of the compiler: ast, types, ir, asm,\nverifier or all (more than one: commas)"),
     Option("dry_run", "", "dry-run", "", "load and attach everything, and end"),
     Option("include_paths", "I", "", "FOLDER", "look there for the files of #include lines", True),
     Option("includes", "", "include", "FILE", "include FILE before the script", True),
