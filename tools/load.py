@@ -136,6 +136,8 @@ def _report(obj, rows, parsed):
     for row in rows:
         state = "attached" if row.get("attached") else "loaded" if row["loaded"] else "refused"
         print("%-8s  %s  (%s, section %s)" % (state, row["name"], row["type"] or "no type", row["section"]))
+        if row.get("attached") is False and row["loaded"] and not row.get("error"):
+            print("          not attached: its section does not say to what")
         if row.get("error"):
             print("          " + row["error"])
         if parsed.get("verbose") and row["log"]:

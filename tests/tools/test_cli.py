@@ -82,6 +82,16 @@ def test_the_help_of_list_offers_what_goes_with_a_listing(rawbpf):
     assert offered == ["-e", "-v", "-p", "-h"]
 
 
+@pytest.mark.root
+def test_load_says_what_it_did_not_attach(rawbpf, tmp_path):
+    (tmp_path / "pass.s").write_text(".section xdp\npass:\n    r0 = 2\n    exit\n")
+    assert rawbpf("asm", "-f", "elf", "-o", tmp_path / "pass.o", tmp_path / "pass.s").returncode == 0
+    done = rawbpf("load", "--attach", tmp_path / "pass.o")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("loaded    pass  (xdp, section xdp)\n"
+                           "          not attached: its section does not say to what\n")
+
+
 @pytest.mark.parametrize("argv, said", [
     (["trcae"], "ERROR: unknown command 'trcae': did you mean 'trace'?\n"),
     (["-e", "BEGIN {}"], "ERROR: unknown option '-e': did you mean 'rawbpf trace -e'?\n"),
