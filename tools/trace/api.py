@@ -1,8 +1,8 @@
-"""Scripts from Python.
+r"""Scripts from Python.
 
     from rawbpf.tools.trace import Script
 
-    with Script('tracepoint:syscalls:sys_enter_openat { printf("%s\n", str(args.filename)); @[comm] = count(); }') as script:
+    with Script(r'tracepoint:syscalls:sys_enter_openat { printf("%s\n", str(args.filename)); @[comm] = count(); }') as script:
         script.attach()
         for event in script:            # results.Printf, results.Value, results.MapResult, ...
             print(event.arguments)
