@@ -86,8 +86,21 @@ def _run(argv):
         what = "option" if name.startswith("-") else "command"
         sys.stderr.write("ERROR: unknown %s '%s': %s\n" % (what, name, hint))
         return 1
+    import signal
     from importlib import import_module
-    return import_module("rawbpf.tools." + COMMANDS[name][0]).run(argv[1:])
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        # A KeyboardInterrupt in an import can come in a callback of the interpreter's, which drops it:
+        # until a command is ready for it, Ctrl-C simply ends the process, which holds nothing yet.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        module = import_module("rawbpf.tools." + COMMANDS[name][0])
+        if not getattr(module, "WATCHES_SIGNALS", False) and before is not None:
+            signal.signal(signal.SIGINT, before)
+        return module.run(argv[1:])
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 def _leave(message, status=1):

@@ -5,6 +5,8 @@ import sys
 from .options import describe
 from .trace import command
 
+WATCHES_SIGNALS = True
+
 USAGE = """usage: rawbpf list [-v] [-p PID] [PATTERN]      (uprobe:/bin/bash:read*, struct task_struct)
        rawbpf list [-v] { FILE | -e PROGRAM }      (the events of a script)
 

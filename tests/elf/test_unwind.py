@@ -21,7 +21,8 @@ ARM = {"sp": 31, "ra": 30, **{"x%d" % n: n for n in range(31)}, **{"v%d" % n: 64
 def readelf_rows(path):
     """{(low, high): [(address, CFA, {register: rule})]} as readelf -wF prints."""
     table, columns, current = {}, None, None
-    for line in run("readelf", "-wF", path).splitlines():
+    # with N: a separate debug file, where one is installed, has no tables of its own (binutils 2.35 knows no N)
+    for line in run("readelf", "-wFN" if version("readelf") >= (2, 36) else "-wF", path).splitlines():
         head = re.match(r"[0-9a-f]+ [0-9a-f]+ [0-9a-f]+ FDE cie=\w+ pc=([0-9a-f]+)\.\.([0-9a-f]+)", line)
         if head:
             current, columns = (int(head[1], 16), int(head[2], 16)), None

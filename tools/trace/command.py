@@ -12,6 +12,8 @@ import sys
 from ..options import Option, UsageError, describe, parse
 from .writer import ClosedPipe, OutputError
 
+WATCHES_SIGNALS = True      # run.py sets handlers as soon as there is something to clear up
+
 OPTIONS = (
     Option("program", "e", "", "PROGRAM", "run this text instead of a file"),
     Option("list", "l", "list", "", "list events: all, those that match a pattern,\nor those of a script (file or -e)"),
