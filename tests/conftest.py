@@ -29,6 +29,11 @@ def _release(text):
     return tuple(map(int, re.match(r"(\d+)\.(\d+)", text).groups()))
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts its background jobs so; the programs under test would not see the tests' Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(config, items):
     running = _release(platform.release())
     kept, dropped = [], []
