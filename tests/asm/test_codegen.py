@@ -72,6 +72,6 @@ def test_random_functions_on_every_kernel():
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))])
 def test_random_functions_in_the_kernel(part):
     check_in_kernel(range(2000 + 240 * part, 2240 + 240 * part))

@@ -180,5 +180,6 @@ def test_every_kernel():
 
 
 @pytest.mark.root
+@pytest.mark.slow
 def test_all_pairs():
     check_everything(PAIRS)

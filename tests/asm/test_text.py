@@ -259,6 +259,7 @@ def check_round_trip(rng, slots):
     assert decode(encode(made, "big"), "big") == made
 
 
+@pytest.mark.slow
 def test_random_programs_survive_a_round_trip():
     for seed in range(10):
         check_round_trip(random.Random(seed), 2000)

@@ -42,6 +42,7 @@ def compiles(header, lines, folder):
     assert done.returncode == 0, done.stderr[:3000]
 
 
+@pytest.mark.slow
 def test_c_of_the_kernel_has_its_layout(tmp_path):
     if not os.path.exists(VMLINUX):
         pytest.fail("this kernel has no BTF")
