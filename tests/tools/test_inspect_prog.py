@@ -59,7 +59,7 @@ def test_text_has_bpftools_layout(program, table):
 
 def test_pids_are_those_of_other_processes(program, rawbpf):
     done = rawbpf("prog", "show", "-j", "id", program.info().id)
-    assert [one["pid"] for one in json.loads(done.stdout)["pids"]] == [os.getpid()]
+    assert os.getpid() in [one["pid"] for one in json.loads(done.stdout)["pids"]]
 
 
 def test_dump_is_the_kernels_text(program, table):
