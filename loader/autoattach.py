@@ -11,8 +11,8 @@ import re
 
 from . import kernel, link, perf
 from .errors import KernelError, ObjectError
+from .tracefs import tracefs
 
-_TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _FUNCTION = re.compile(r"([A-Za-z0-9_.$]+)(?:\+(0x[0-9a-fA-F]+|\d+))?\Z")
 
 
@@ -41,36 +41,12 @@ def attach_to(program, type, attach_type, target, **options):
     raise ObjectError("a %s program is not attached to a target like that: see rawbpf.loader.link and link_net" % type)
 
 
-def _read_tracefs(path):
-    for base in _TRACEFS:
-        text = kernel._read(base + "/" + path)
-        if text is not None:
-            return text
-        if os.path.isdir(base + "/events"):
-            return None
-    from .detached import mount
-    try:
-        root = mount("tracefs")
-    except OSError as error:
-        raise KernelError("reading of tracefs", error.errno,
-                          "mount it: mount -t tracefs none /sys/kernel/tracing") from None
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
-    except OSError:
-        return None
-    finally:
-        os.close(root)
-    with open(fd, "rb") as file:
-        return file.read().decode("utf-8", "replace")
-
-
 def tracepoint_id(group, name):
     """The number of a tracepoint, as perf events want it."""
-    text = _read_tracefs("events/%s/%s/id" % (group, name)) if re.fullmatch(r"[\w-]+/[\w-]+", group + "/" + name) \
-        else None
-    if text is None:
+    number = tracefs().event_id(group, name)
+    if number is None:
         raise KernelError("tracepoint %s/%s" % (group, name), errno.ENOENT, "the kernel has no such tracepoint")
-    return int(text)
+    return number
 
 
 def _function(target):
@@ -173,10 +149,11 @@ def _uprobe_multi(program, prefix, target):
 def _kprobe_multi(program, prefix, target):
     names = [target]
     if set(target) & set("*?["):
-        text = _read_tracefs("available_filter_functions")
-        if not text:
-            raise KernelError("attach of %s" % target, errno.EPERM,
-                              "which functions can be traced cannot be read (available_filter_functions)")
+        try:
+            text = tracefs().read("available_filter_functions", 1 << 20).decode()
+        except OSError as error:
+            raise KernelError("attach of %s" % target, error.errno,
+                              "which functions can be traced cannot be read (available_filter_functions)") from None
         lines = (line.split() for line in text.splitlines())
         names = sorted({line[0] for line in lines if line and fnmatch.fnmatchcase(line[0], target)})
         if not names:

@@ -183,7 +183,9 @@ class TracepointPoint(Point):
         from rawbpf.loader import perf
 
         def open_event(point):
-            number = int(tracefs().read("events/%s/%s/id" % (point.group, point.event)))
+            number = tracefs().event_id(point.group, point.event)
+            if number is None:
+                raise SourceError("%s is gone: its module was unloaded" % point.name, missing=True)
             return perf.tracepoint(number), -1, 0
 
         return attach_perf(program, points, open_event, cookies)

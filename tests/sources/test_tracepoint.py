@@ -134,7 +134,7 @@ class FakeTraceFs:
     """A tracefs in a folder: for groups this kernel does not have."""
 
     def __new__(cls, folder):
-        from rawbpf.sources.tracefs import TraceFs
+        from rawbpf.loader.tracefs import TraceFs
 
         return TraceFs(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), "a test's folder")
 
