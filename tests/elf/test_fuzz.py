@@ -195,6 +195,7 @@ def test_split_btf():
     assert campaign(data, [(0, 24), (24, size)], use) > ROUNDS / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("-gdwarf-4",), ("-gdwarf-5", "-O2")], ids=("4", "5"))
 def test_dwarf(flags):
     path = compile_c(TYPED, "-Wno-psabi", *flags, name="typed")

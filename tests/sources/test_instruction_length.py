@@ -50,6 +50,7 @@ int main(void) { f1(9); f2(9); f4(); return f3(9); }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("-O0",), ("-O3", "-mavx2", "-mfma"), ("-O2", "-fcf-protection", "-mbmi2"),
                                    ("-O3", "-mavx512f", "-mavx512bw", "-static")])
 def test_compiled_code_against_objdump(flags):

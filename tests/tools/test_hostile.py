@@ -37,6 +37,7 @@ def test_a_script_without_end_is_no_script(rawbpf):
     assert text == "ERROR: '/dev/zero' is no script: it is larger than 16 MB\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["@++", "1"])
 @pytest.mark.root
 def test_macros_that_grow_without_end(rawbpf, body):
@@ -236,6 +237,7 @@ def test_a_signal_before_anything_runs_is_not_forgotten():
         session.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_interrupted_at_any_time(rawbpf, compile_c):
     path = compile_c(FUN)

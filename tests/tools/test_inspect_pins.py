@@ -102,6 +102,7 @@ def test_batch(tmp_path):
     assert run("batch", "file", path)[0] == 255
 
 
+@pytest.mark.slow
 def test_a_million_elements_need_little_memory():
     """The dump of a large map must not hold it: measured in a child on 200,000 elements."""
     import subprocess

@@ -30,6 +30,7 @@ def front(script):
         return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_any_script_is_parsed_or_refused(part):
     for number in range(part, COUNT, 10):

@@ -203,6 +203,7 @@ def test_fun(rawbpf, here):
 
 # -- exact counts
 
+@pytest.mark.slow
 def test_eight_processes_are_counted_exactly(rawbpf, here):
     name = "ppid%d" % os.getpid()         # others may run this test at the same time
     (here / name).symlink_to((here / "ppid").resolve())
@@ -403,6 +404,7 @@ def test_printed_and_lost_are_all(rawbpf, here):
     assert "WARNING: Total lost event count: %d\n" % sum(lost) in err
 
 
+@pytest.mark.slow
 def test_losses_in_json(rawbpf, here):
     trace = rawbpf.start("trace", "-f", "json", "-c", "./ppid 600000", "-e",
                          r'tracepoint:syscalls:sys_enter_getppid /pid == cpid/ { printf("%d\n", pid); }', cwd=here)
