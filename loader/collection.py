@@ -40,19 +40,18 @@ class ObjectProgram:
     def __init__(self, owner, function):
         self._owner, self.function = owner, function
         self.name, self.section = function.name, function.section
-        self._kind, self.target = classify(function.section)
-        kind = self._kind
-        self.type = kind.program_type if kind else None
-        self.expected_attach_type = kind.attach_type if kind else None
-        self.flags = 0
-        if kind and "sleepable" in kind.options:
-            self.flags |= F_SLEEPABLE
-        if kind and "frags" in kind.options:
-            self.flags |= F_XDP_HAS_FRAGS
+        self.become(*classify(function.section))
         self.autoload = not function.section.startswith("?")
         self.autoattach = True
         self.attach_prog, self.ifindex = None, 0
         self.program = self.error = None
+
+    def become(self, kind, target):
+        """Takes type, attach type, target and flags of another section name: what bpf_sections.classify says of it."""
+        self._kind, self.target = kind, target
+        self.type = kind.program_type if kind else None
+        self.expected_attach_type = kind.attach_type if kind else None
+        self.flags = load_flags(kind) if kind else 0
 
     @property
     def log(self):
@@ -113,25 +112,14 @@ class ObjectProgram:
                 raise ObjectError("program %s replaces a function of another: set its attach_prog" % self.name)
             options.update(attach_prog=self.attach_prog, attach_btf_id=_function_of(self.attach_prog, self.target))
             return None
-        module, colon, name = self.target.rpartition(":")
-        if not name:
-            raise ObjectError("program %s: its section %r names no target" % (self.name, self.section))
-        prefix, kind = _BTF_TARGETS.get(self.expected_attach_type, ("", "func"))
-        if ksyms.vmlinux() is None:
-            raise ObjectError("program %s: needs the kernel's BTF (CONFIG_DEBUG_INFO_BTF)" % self.name)
-        if colon and module != "vmlinux":
-            found = _in_module(module, prefix + name, kind)
-        else:
-            found = ksyms.find(prefix + name, kind)
-        if found is None:
-            raise ObjectError("program %s: the kernel has no %s to attach to" % (self.name, {
-                "trace_raw_tp": "tracepoint ", "lsm_mac": "LSM hook ", "lsm_cgroup": "LSM hook ",
-                "trace_iter": "iterator "}.get(self.expected_attach_type, "function ") + name))
-        options["attach_btf_id"] = found[0]
-        if found[1] is None:
+        try:
+            options["attach_btf_id"], module = btf_target(self.expected_attach_type, self.target)
+        except ObjectError as error:
+            raise ObjectError("program %s: %s" % (self.name, error)) from None
+        if module is None:
             return None
         from .btf import BtfObject
-        options["attach_btf_obj"] = BtfObject.of_module(found[1])
+        options["attach_btf_obj"] = BtfObject.of_module(module)
         return options["attach_btf_obj"]
 
     @property
@@ -170,6 +158,31 @@ class ObjectProgram:
 
     def __repr__(self):
         return "<ObjectProgram %s %r %s>" % (self.name, self.section, "loaded" if self.program else "not loaded")
+
+
+def load_flags(kind):
+    """The prog_flags that a bpf_sections.SectionType asks for."""
+    return (F_SLEEPABLE if "sleepable" in kind.options else 0) | (F_XDP_HAS_FRAGS if "frags" in kind.options else 0)
+
+
+def btf_target(attach_type, target):
+    """(BTF id, module or None) of what a program of an attach type is attached to: "do_exit", "module:function".
+    ObjectError."""
+    module, colon, name = target.rpartition(":")
+    if not name:
+        raise ObjectError("its section names no target, as in fentry/do_exit")
+    prefix, kind = _BTF_TARGETS.get(attach_type, ("", "func"))
+    if ksyms.vmlinux() is None:
+        raise ObjectError("needs the kernel's BTF (CONFIG_DEBUG_INFO_BTF)")
+    if colon and module != "vmlinux":
+        found = _in_module(module, prefix + name, kind)
+    else:
+        found = ksyms.find(prefix + name, kind)
+    if found is None:
+        raise ObjectError("the kernel has no %s to attach to" % ({
+            "trace_raw_tp": "tracepoint ", "lsm_mac": "LSM hook ", "lsm_cgroup": "LSM hook ",
+            "trace_iter": "iterator "}.get(attach_type, "function ") + name))
+    return found
 
 
 def _in_module(module, name, kind):

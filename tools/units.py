@@ -81,6 +81,10 @@ class Unit:
         line = self.lines[index] if index is not None else None
         return line if line and (line[1] or line[2]) else None
 
+    def note_at(self, slot):
+        """What is to be said of the instruction at a slot that stands for another, or ""."""
+        return ""
+
     def close(self):
         for made in (self._maps or {}).values():
             made.close()
@@ -101,13 +105,13 @@ def read(path, type=None):
     data = read_bytes(path)
     shown = "stdin" if path == "-" else path
     if data.startswith(b"\x7fELF"):
-        from .objects import read_object
-        return of_assembly(read_object(data, shown), shown, type)
+        from .object_units import of_object
+        return of_object(data, shown, type)
     if b"\0" in data:
         from rawbpf.asm import decode
-        kind = _kind(type, None, shown)
+        kind = kind_of(type, None, shown)
         try:
-            return [Unit(shown, _base(shown), kind[0].type, decode(data), license="GPL", options=_options(kind))]
+            return [Unit(shown, _base(shown), kind[0].program_type, decode(data), license="GPL", options=_options(kind))]
         except AsmError as error:
             raise Failure("%s: %s" % (shown, error)) from None
     from rawbpf.asm import assemble
@@ -122,7 +126,8 @@ def _base(path):
     return os.path.basename(path).partition(".")[0] or "prog"
 
 
-def _kind(type, section, path):
+def kind_of(type, section, path):
+    """(SectionType, target) of --type, or else of a section's name. Failure."""
     from .sections import of_section, of_type
     if type is not None:
         kind = of_type(type)
@@ -149,12 +154,12 @@ def of_assembly(assembly, path, type=None):
     units = []
     named = [s for s in assembly.sections.values() if s.instructions and s.name != ".text"]
     for section in named or [s for s in assembly.sections.values() if s.instructions]:
-        kind = _kind(type, section.name, path)
+        kind = kind_of(type, section.name, path)
         for name, part in _programs(assembly, section):
             code, lines, starts = part.link(section.name)
             main = min(starts, key=starts.get) if starts and not min(starts.values()) else name
             starts = {main: 0, **{n: i for n, i in starts.items() if i}}
-            units.append(Unit(path, name, kind[0].type, code, lines, assembly.maps, assembly.data, assembly.license,
+            units.append(Unit(path, name, kind[0].program_type, code, lines, assembly.maps, assembly.data, assembly.license,
                               starts, _options(kind)))
     if not units:
         raise Failure("%s: there are no instructions" % path)

@@ -132,7 +132,7 @@ def verify(unit, level=0):
     """The record of one Unit. level: 1 and 2 keep the log, 4 its statistics."""
     import platform
     from rawbpf.asm import slot_numbers
-    from rawbpf.loader.errors import KernelError, VerifierError
+    from rawbpf.loader.errors import KernelError, ObjectError, VerifierError
     record = {"kernel": "HOST", "release": platform.release(), "file": unit.file, "program": unit.name, "type": unit.type,
               "instructions": slot_numbers(unit.instructions)[-1], "accepted": False, "stack_depth": [],
               **dict.fromkeys(COUNTS), "refusal": None, "error": ""}
@@ -141,7 +141,7 @@ def verify(unit, level=0):
             record["accepted"], log = True, program.log
     except VerifierError as error:
         log = error.log
-    except (KernelError, ValueError, OSError) as error:
+    except (KernelError, ObjectError, ValueError, OSError) as error:
         record["error"] = str(error)
         return record
     _count(record, log)
@@ -198,7 +198,8 @@ def _refusal(unit, record, short, log=""):
         found = found._replace(slot=_place(unit, found))
     index = slot_to_index(unit.instructions, found.slot) if found.slot is not None else None
     line = unit.line_at(found.slot) or ("", 0, "")
-    return {"message": found.message, "kind": found.kind, "cause": found.cause, "fix": found.fix, "slot": found.slot,
+    note = unit.note_at(found.slot)
+    return {"message": "%s (%s)" % (found.message, note) if note else found.message, "kind": found.kind, "cause": found.cause, "fix": found.fix, "slot": found.slot,
             "instruction": found.instruction or (text(unit.instructions[index]) if index is not None else ""),
             "registers": found.registers, "file": line[0], "line": line[1], "text": line[2].strip() or found.source,
             "path": list(found.path), "wide": sorted(s for s, i in zip(slot_numbers(unit.instructions), unit.instructions)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rawbpf.loader import ObjectError
 from rawbpf.tools import cli, sections, verify_text
 from rawbpf.tools.vm import machine, verify as guests
 
@@ -196,23 +197,28 @@ def test_records_of_a_guest(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name, kind", [
-    ("xdp", ("xdp", None, "", 0)), ("kprobe/do_nanosleep", ("kprobe", None, "do_nanosleep", 0)),
-    ("tp/sched/sched_switch", ("tracepoint", None, "sched/sched_switch", 0)),
-    ("fentry.s/vfs_read", ("tracing", "trace_fentry", "vfs_read", 16)),
-    ("cgroup/connect6", ("cgroup_sock_addr", "cgroup_inet6_connect", "", 0)),
-    ("cgroup_skb/egress", ("cgroup_skb", "cgroup_inet_egress", "", 0)),
-    ("?tc", ("sched_cls", None, "", 0)), ("uprobe.multi//bin/sh:main", ("kprobe", "trace_uprobe_multi", "/bin/sh:main", 0)),
+    ("xdp", ("xdp", "xdp", "", False)), ("kprobe/do_nanosleep", ("kprobe", None, "do_nanosleep", False)),
+    ("tp/sched/sched_switch", ("tracepoint", None, "sched/sched_switch", False)),
+    ("fentry.s/vfs_read", ("tracing", "trace_fentry", "vfs_read", True)),
+    ("cgroup/connect6", ("cgroup_sock_addr", "cgroup_inet6_connect", "", False)),
+    ("cgroup_skb/egress", ("cgroup_skb", "cgroup_inet_egress", "", False)),
+    ("?tc", ("sched_cls", None, "", False)), ("uprobe.multi//bin/sh:main", ("kprobe", "trace_uprobe_multi", "/bin/sh:main", False)),
+    # libbpf takes these names alone
+    ("xdp/one/two", ("xdp", "xdp", "one/two", False)), ("xdp/devmap/one", ("xdp", "xdp_devmap", "one", False)),
 ])
 def test_sections(name, kind):
-    found, target, flags = sections.of_section(name)
-    assert (found.type, found.attach, target, flags) == kind
+    found, target = sections.of_section(name)
+    assert (found.program_type, found.attach_type, target, "sleepable" in found.options) == kind
 
 
-def test_every_section_has_types_that_exist():
-    from rawbpf.loader.uapi import ATTACH_TYPES, PROG_TYPES
-    for kind in sections._EXACT_OR_TARGET.values():
-        assert kind.type in PROG_TYPES and (kind.attach is None or kind.attach in ATTACH_TYPES)
+def test_types():
     assert sections.of_section(".text") is None and sections.of_section("nothing/such") is None
+    assert sections.of_type("sk_lookup")[0].attach_type == "sk_lookup" and sections.of_type("unspec") is None
+    assert sections.of_type("fentry/do_exit")[1] == "do_exit"
+    with pytest.raises(ObjectError, match="names no target"):
+        sections.load_options(*sections.of_type("tracing"))
+    with pytest.raises(ObjectError, match="a program that is loaded"):
+        sections.load_options(*sections.of_section("freplace/f"))
 
 
 def test_ranges():
