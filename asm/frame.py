@@ -1,9 +1,9 @@
 """Places for stack slots: those whose lifetimes are disjoint share bytes of the 512 there are."""
 
 from .errors import AsmError
-from .flow import bits, predecessors
-from .ir import SpillSlot, Value
-from .slots import SlotLiveness
+from .flow import bits
+from .ir import SpillSlot
+from .slots import SlotLiveness, begun_slots, mentioned_slots
 
 LIMIT = 512
 
@@ -18,8 +18,8 @@ def layout(function):
     liveness = SlotLiveness(function)
     mentions = {}
     for block in blocks:
-        mentions[block] = [_mentioned(op, index, liveness.held) for op in block.ops]
-    begun = _begun(blocks, mentions)
+        mentions[block] = [mentioned_slots(op, index, liveness.held) for op in block.ops]
+    begun = begun_slots(blocks, mentions)
     # Two slots need different places if both hold something when one of them is used.
     apart = [0] * len(slots)
     for block in blocks:
@@ -64,40 +64,5 @@ def layout(function):
     return places, depth
 
 
-def _mentioned(op, index, held):
-    """Mask of the slots that an operation uses, or whose address it takes."""
-    mask = 0
-    for arg in op.args:
-        if type(arg) is tuple:
-            if arg[0] in ("stack", "spill"):
-                mask |= 1 << index[arg[1]]
-        elif type(arg) is Value and arg.n in held:
-            mask |= 1 << index[held[arg.n]]
-    return mask
-
-
 def _end(start, slot):
     return (start + slot.size + slot.align - 1) // slot.align * slot.align
-
-
-def _begun(blocks, mentions):
-    """dict block -> mask of the slots that are mentioned on some way to its start."""
-    here = {}
-    for block in blocks:
-        mask = 0
-        for mention in mentions[block]:
-            mask |= mention
-        here[block] = mask
-    before = predecessors(blocks)
-    begun = dict.fromkeys(blocks, 0)
-    changed = True
-    while changed:
-        changed = False
-        for block in blocks:
-            mask = 0
-            for source in before[block]:
-                mask |= here[source] | begun[source]
-            if mask != begun[block]:
-                begun[block] = mask
-                changed = True
-    return begun

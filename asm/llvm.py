@@ -1,10 +1,13 @@
 """The optional route through LLVM (llvmlite): our IR as LLVM IR, and its optimised BPF code.
 
-Needs the package `llvmlite` (extra "llvm"); nothing else of rawbpf imports this module.
+Needs the package `llvmlite` (extra "llvm"); nothing else of rawbpf imports this module. LLVM IR:
+https://llvm.org/docs/LangRef.html.
 """
 
-from .ir import Value, signed64
-from .opcodes import INVERTED
+from .errors import AsmError
+from .flow import bits, clone, predecessors, reachable, successors
+from .ir import Value
+from .slots import SlotLiveness, begun_slots, mentioned_slots
 
 _PREDICATE = {"==": "eq", "!=": "ne", "<": "ult", "<=": "ule", ">": "ugt", ">=": "uge", "s<": "slt", "s<=": "sle",
               "s>": "sgt", "s>=": "sge"}
@@ -12,17 +15,19 @@ _BINARY = {"+": "add", "-": "sub", "*": "mul", "|": "or", "&": "and", "^": "xor"
 _ATOMIC = {"+": "add", "|": "or", "&": "and", "^": "xor", "xchg": "xchg"}
 
 
-def llvm_ir(function):
-    """The function, and those it refers to, as the text of an LLVM module.
+def llvm_ir(function, cpu="v4"):
+    """The function, and those it refers to, as the text of an LLVM module; `cpu`: what it will be compiled for.
 
-    Maps become external globals `map.NAME` (address) and `value.NAME` (of the first value).
+    Maps become external globals `map.NAME` (address) and `value.NAME` or `value.NAME.OFFSET` (of the first
+    value), kfuncs external functions.
     """
-    return _Module(function).text()
+    return _Module(function, cpu).text()
 
 
 class _Module:
-    def __init__(self, function):
+    def __init__(self, function, cpu):
         self.functions, self.globals, self.declared = [function], {}, set()
+        self.signed_division = cpu == "v4"   # LLVM refuses it for older ones
 
     def text(self):
         bodies = []
@@ -36,9 +41,68 @@ class _Module:
         return "\n".join(lines + bodies)
 
 
+class _Lifetimes:
+    """Where slots begin and cease to be in use: LLVM lets slots share stack only where it is told.
+
+    A slot is in use where it was mentioned before and holds what is read later; one whose address cannot be
+    followed always is.
+    """
+
+    def __init__(self, function):
+        self.slots, self.blocks = function.slots, function.blocks
+        self.liveness = liveness = SlotLiveness(function)
+        index = {slot: i for i, slot in enumerate(self.slots)}
+        self.mentions = {block: [mentioned_slots(op, index, liveness.held) for op in block.ops]
+                         for block in self.blocks}
+        self.free = ~self._slots_of(liveness.escaped)
+        begun = begun_slots(self.blocks, self.mentions)
+        self.live, self.active = {}, {}   # after each operation; at the start of each block
+        for block in self.blocks:
+            live, after = liveness.live_out[block], []
+            for op in reversed(block.ops):
+                after.append(self._slots_of(live))
+                if op.args:
+                    read, written = liveness.effect(op)
+                    live = live & ~written | read
+            self.live[block] = after[::-1]
+            self.active[block] = begun[block] & self._slots_of(live) & self.free
+
+    def _slots_of(self, mask):
+        """Mask of the slots of which a mask of bytes has some."""
+        found = 0
+        if mask:
+            for i, slot in enumerate(self.slots):
+                if mask & self.liveness.all[slot]:
+                    found |= 1 << i
+        return found
+
+    def block(self, block, before):
+        """Before each operation of the block: [slots that begin, slots that cease (that first)]; `before`: the blocks
+        that control comes from."""
+        arriving = 0
+        for source in before:
+            for target in successors(source):
+                arriving |= self.active[target]
+        active = self.active[block]
+        leaving = 0
+        for target in successors(block):
+            leaving |= self.active[target]
+        marks = [[0, arriving & ~active]]   # before the first, and after each
+        for mention, live in zip(self.mentions[block][:-1], self.live[block]):
+            marks[-1][0] |= mention & self.free & ~active
+            active |= mention & self.free
+            marks.append([0, active & ~live])
+            active &= live
+        marks[-1][0] |= leaving & ~active
+        marks[-1][1] |= active & ~leaving
+        return marks
+
+
 class _Body:
     def __init__(self, module, function, main):
-        self.module, self.function, self.main = module, function, main
+        self.module, self.main = module, main
+        self.function = clone(function)
+        reachable(self.function)
         self.lines, self.count = [], 0
 
     def new(self, text):
@@ -68,15 +132,22 @@ class _Body:
         for i, v in enumerate(function.params):
             self.lines.append("  store i64 %%p%d, ptr %%v%d" % (i, v.n))
         self.lines.append("  br label %%b%d" % function.blocks[0].n)
+        lifetimes, before = _Lifetimes(function), predecessors(function.blocks)
         for block in function.blocks:
-            if not block.ops:
-                continue
             self.lines.append("b%d:" % block.n)
-            for op in block.ops:
+            for op, (begin, cease) in zip(block.ops, lifetimes.block(block, before[block])):
+                self._mark("end", cease)
+                self._mark("start", begin)
                 result = getattr(self, "_" + op.kind)(op)
                 if op.dst is not None:
                     self.lines.append("  store i64 %s, ptr %%v%d" % (result, op.dst.n))
         return "\n".join([head, *self.lines, "}"])
+
+    def _mark(self, what, slots):
+        for i in bits(slots):
+            slot = self.function.slots[i]
+            self.module.declared.add("declare void @llvm.lifetime.%s.p0(i64, ptr)" % what)
+            self.lines.append("  call void @llvm.lifetime.%s.p0(i64 %d, ptr %%s%d)" % (what, slot.size, slot.n))
 
     def operand(self, operand):
         if isinstance(operand, Value):
@@ -128,22 +199,35 @@ class _Body:
             b = self.new("and %s %s, %d" % (t, b, width - 1))
             r = self.new("%s %s %s, %s" % ({"<<": "shl", ">>": "lshr", "s>>": "ashr"}[operator], t, a, b))
         else:
-            zero = self.new("icmp eq %s %s, 0" % (t, b))
-            divisor = self.new("select i1 %s, %s 1, %s %s" % (zero, t, t, b))
-            if operator[0] == "s":
-                least = self.new("icmp eq %s %s, -1" % (t, b))
-                divisor = self.new("select i1 %s, %s 1, %s %s" % (least, t, t, divisor))
-                q = self.new("sdiv %s %s, %s" % (t, a, divisor))
-                negative = self.new("sub %s 0, %s" % (t, a))
-                q = self.new("select i1 %s, %s %s, %s %s" % (least, t, negative, t, q))
-            else:
-                q = self.new("udiv %s %s, %s" % (t, a, divisor))
-            if operator[-1] == "/":
-                r = self.new("select i1 %s, %s 0, %s %s" % (zero, t, t, q))
-            else:
-                m = self.new("mul %s %s, %s" % (t, q, b))
-                r = self.new("sub %s %s, %s" % (t, a, m))
+            r = self.division(operator, a, b, t, width)
         return self.widen(r, width)
+
+    def division(self, operator, a, b, t, width):
+        """Division and remainder as BPF has them: by 0 they are 0 and a, of the least number by -1 its negative."""
+        zero = self.new("icmp eq %s %s, 0" % (t, b))
+        divisor = self.new("select i1 %s, %s 1, %s %s" % (zero, t, t, b))
+        if operator[0] == "s" and self.module.signed_division:
+            minus = self.new("icmp eq %s %s, -1" % (t, b))
+            divisor = self.new("select i1 %s, %s 1, %s %s" % (minus, t, t, divisor))
+            q = self.new("sdiv %s %s, %s" % (t, a, divisor))
+            negative = self.new("sub %s 0, %s" % (t, a))
+            q = self.new("select i1 %s, %s %s, %s %s" % (minus, t, negative, t, q))
+        elif operator[0] == "s":
+            # Of the magnitudes; the sign is (x ^ sign) - sign with sign 0 or -1.
+            above, below = self.sign(a, t, width), self.sign(divisor, t, width)
+            q = self.new("udiv %s %s, %s" % (t, self.flip(a, above, t), self.flip(divisor, below, t)))
+            q = self.flip(q, self.new("xor %s %s, %s" % (t, above, below)), t)
+        else:
+            q = self.new("udiv %s %s, %s" % (t, a, divisor))
+        if operator[-1] == "/":
+            return self.new("select i1 %s, %s 0, %s %s" % (zero, t, t, q))
+        return self.new("sub %s %s, %s" % (t, a, self.new("mul %s %s, %s" % (t, q, b))))
+
+    def sign(self, a, t, width):
+        return self.new("ashr %s %s, %d" % (t, a, width - 1))
+
+    def flip(self, a, sign, t):
+        return self.new("sub %s %s, %s" % (t, self.new("xor %s %s, %s" % (t, a, sign)), sign))
 
     def _neg(self, op):
         return self.new("sub i64 0, %s" % self.operand(op.args[0]))
@@ -187,7 +271,9 @@ class _Body:
         if operator == "cmpxchg":
             pair = self.new("cmpxchg ptr %s, %s %s, %s %s seq_cst seq_cst" % (where, t, values[0], t, values[1]))
             return self.widen(self.new("extractvalue {%s, i1} %s, 0" % (t, pair)), size * 8)
-        return self.widen(self.new("atomicrmw %s ptr %s, %s %s seq_cst" % (_ATOMIC[operator], where, t, values[0])),
+        # Only without an order is it the instruction that fetches nothing.
+        order = "seq_cst" if fetch else "monotonic"
+        return self.widen(self.new("atomicrmw %s ptr %s, %s %s %s" % (_ATOMIC[operator], where, t, values[0], order)),
                           size * 8)
 
     def _call(self, op):
@@ -198,6 +284,9 @@ class _Body:
             if callee not in self.module.functions:
                 self.module.functions.append(callee)
             return self.new("call i64 @%s(%s)" % (callee.name, args))
+        if kind == "kfunc":
+            self.module.declared.add("declare i64 @%s(...) section \".ksyms\"" % callee)
+            return self.new("call i64 (...) @%s(%s)" % (callee, args))
         return self.new("call i64 inttoptr (i64 %d to ptr)(%s)" % (callee, args))
 
     def _jump(self, op):
@@ -211,15 +300,76 @@ class _Body:
         self.lines.append("  ret i64 %s" % self.operand(op.args[0]))
 
 
-def compile_llvm(text, cpu="v3", level=2):
-    """The BPF object (ELF) of an LLVM module's text, optimised at -O`level`."""
+def compile_llvm(module, cpu="v3", level=2):
+    """(BPF object (ELF), assembly text) of an LLVM module, optimised at -O`level`.
+
+    module: the text of one, or an `llvmlite.ir.Module`. cpu: "v1" to "v4". Raises ImportError without llvmlite,
+    and AsmError with what LLVM says where it refuses the module.
+    """
+    import llvmlite.binding  # noqa: F401  once, not in every child
+    text = str(module)
+    parts = _apart(lambda: _compiled(text, cpu, level))
+    return parts[0], parts[1].decode("utf-8", "replace")
+
+
+def _compiled(text, cpu, level):
     from llvmlite import binding
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     module = binding.parse_assembly(text)
+    triple = module.triple or "bpf"
+    if not triple.startswith("bpf"):
+        raise RuntimeError("it is for the target %s, not for bpf" % triple)
     module.verify()
-    machine = binding.Target.from_triple("bpf").create_target_machine(cpu=cpu, opt=level)
+    machine = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=level)
     options = binding.create_pipeline_tuning_options(speed_level=level)
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return machine.emit_object(module), machine.emit_assembly(module)
+    return machine.emit_object(module), machine.emit_assembly(module).encode()
+
+
+def _apart(work):
+    """`work()`, a tuple of bytes, in a process of its own: where LLVM cannot compile something it ends the process."""
+    import os
+    import struct
+    import tempfile
+    with tempfile.TemporaryFile() as made, tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                os.dup2(said.fileno(), 2)
+                try:
+                    parts = work()
+                    made.write(b"".join(struct.pack("=Q", len(part)) + part for part in parts))
+                    made.flush()
+                    status = 0
+                except RuntimeError as error:
+                    os.write(2, str(error).encode("utf-8", "replace"))
+            finally:
+                os._exit(status)
+        status = os.waitpid(child, 0)[1]
+        said.seek(0)
+        if status:
+            raise AsmError(_reason(said.read().decode("utf-8", "replace"), status))
+        made.seek(0)
+        data = made.read()
+    parts, at = [], 0
+    while at < len(data):
+        size, = struct.unpack_from("=Q", data, at)
+        parts.append(data[at + 8:at + 8 + size])
+        at += 8 + size
+    return parts
+
+
+def _reason(text, status):
+    """What LLVM says, in one line: its first error, without the dump of the code that follows."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        for start in ("LLVM ERROR: ", "error: "):
+            at = line.find(start)
+            if at >= 0:
+                said = line[at + len(start):].replace("<unknown>:0:0: ", "")
+                return said
+    said = [line for line in lines if not line.startswith(("LLVM IR parsing error", "<string>"))]
+    return said[0] if said else "LLVM ended with status %d and said nothing" % status

@@ -122,3 +122,38 @@ def drop_dead_stores(function, kinds=("store",)):
         if len(kept) != len(block.ops):
             kept.reverse()
             block.ops = kept
+
+
+def mentioned_slots(op, index, held):
+    """Mask of the slots that an operation uses, or whose address it takes."""
+    mask = 0
+    for arg in op.args:
+        if type(arg) is tuple:
+            if arg[0] in ("stack", "spill"):
+                mask |= 1 << index[arg[1]]
+        elif type(arg) is Value and arg.n in held:
+            mask |= 1 << index[held[arg.n]]
+    return mask
+
+
+def begun_slots(blocks, mentions):
+    """dict block -> mask of the slots that are mentioned on some way to its start."""
+    here = {}
+    for block in blocks:
+        mask = 0
+        for mention in mentions[block]:
+            mask |= mention
+        here[block] = mask
+    before = predecessors(blocks)
+    begun = dict.fromkeys(blocks, 0)
+    changed = True
+    while changed:
+        changed = False
+        for block in blocks:
+            mask = 0
+            for source in before[block]:
+                mask |= here[source] | begun[source]
+            if mask != begun[block]:
+                begun[block] = mask
+                changed = True
+    return begun

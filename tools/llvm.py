@@ -51,10 +51,11 @@ def work(parsed):
 
 def compiled(text, path, cpu="v3", level=2):
     """(object, assembly text) of IR text; one error where there is no llvmlite, or where LLVM does not take it."""
+    from rawbpf.asm import AsmError
     from rawbpf.asm.llvm import compile_llvm
     try:
         return compile_llvm(text, cpu, level)
     except ImportError:
         raise Failure("this needs the package llvmlite: pip install 'rawbpf[llvm]'") from None
-    except RuntimeError as error:
-        raise Failure("%s: %s" % (path, str(error).strip())) from None
+    except AsmError as error:
+        raise Failure("%s: %s" % (path, error)) from None

@@ -32,6 +32,7 @@ OPTIONS = (
     Option("unsafe", "", "unsafe", "", "allow what changes the traced system: system(), signal(), ..."),
     Option("codegen", "", "codegen", "NAME", "the code generator: rawbpf (the default), or llvm\n(needs llvmlite)"),
     Option("no_warnings", "", "no-warnings", "", "no warnings"),
+    Option("info", "", "info", "", "what this kernel and rawbpf can do, as bpftrace --info shows it"),
     Option("help", "h", "help", "", "this text"),
     Option("version", "V", "version", "", "the version"),
 )
@@ -71,6 +72,8 @@ def run(argv, prog="rawbpf trace"):
             from ..cli import VERSION
             print("rawbpf " + VERSION)
             return 0
+        if parsed.get("info"):
+            return info()
         check(parsed)
         return (listing if parsed.get("list") else trace)(parsed)
     except (UsageError, Failure, OutputError) as error:
@@ -78,6 +81,17 @@ def run(argv, prog="rawbpf trace"):
         return getattr(error, "status", 1)
     except ClosedPipe:
         return 0     # the reader of a listing has seen enough
+
+
+def info():
+    """--info: what the kernel can do."""
+    from rawbpf.loader.errors import KernelError
+    from .info import show
+    try:
+        show(sys.stdout)
+    except KernelError as error:
+        raise Failure(str(error))
+    return 0
 
 
 def complain(message, severity="ERROR"):
@@ -211,8 +225,8 @@ def _trace(parsed, name, text, positional, named, process):
             recompile(compiled)
         except ImportError:
             raise Failure("--codegen llvm needs the package llvmlite: pip install 'rawbpf[llvm]'")
-        except (AsmError, RuntimeError) as error:
-            raise Failure("LLVM does not compile this script: %s" % str(error).strip())
+        except AsmError as error:
+            raise Failure("LLVM does not compile this script: %s" % error)
     from . import debug
     debug.show(compiled, stages(parsed), sys.stdout)
     sys.stdout.flush()

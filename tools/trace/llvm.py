@@ -12,7 +12,7 @@ _SYMBOL = re.compile(r"(map|value)\.(.*?)(?:\.(\d+))?$")
 
 def recompile(compiled, cpu=None, level=2):
     """Replaces the code of every program of a `compiled.Compiled`; `cpu`: the newest that the kernel has. ImportError
-    without llvmlite, RuntimeError where LLVM cannot."""
+    without llvmlite, AsmError where LLVM cannot."""
     if cpu is None:
         from rawbpf.loader import features
         cpu = max("v3", features.cpu_level())
@@ -23,10 +23,7 @@ def code_of(function, cpu="v3", level=2):
     """The asm Code of an IR function, and of those that it refers to."""
     from rawbpf.asm.llvm import compile_llvm, llvm_ir
     from ..objects import read_object
-    if cpu != "v4" and _divides_signed(function, set()):
-        # LLVM ends the process over it.
-        raise RuntimeError("signed division needs instruction set v4 (Linux 6.6) there")
-    data, _ = compile_llvm(llvm_ir(function), cpu, level)
+    data, _ = compile_llvm(llvm_ir(function, cpu), cpu, level)
     instructions, _, functions = read_object(data, function.name).link(".text")
     instructions = [_with_map(i) if isinstance(i.ref, KsymRef) else i for i in instructions]
     maps = list(dict.fromkeys(i.ref.name for i in instructions if isinstance(i.ref, MapRef)))
@@ -41,17 +38,3 @@ def _with_map(instruction):
     if kind == "map":
         return instruction._replace(src=1, ref=MapRef(name))
     return instruction._replace(src=2, ref=MapRef(name, int(offset or 0)))
-
-
-def _divides_signed(function, seen):
-    """Whether a function, or one that it refers to, has signed division or modulo."""
-    seen.add(function.name)
-    for block in function.blocks:
-        for op in block.ops:
-            if op.kind == "alu" and op.info[0] in ("s/", "s%"):
-                return True
-            others = [op.info[1]] if op.kind == "call" and op.info[0] == "function" else []
-            others += [arg[1] for arg in op.args if type(arg) is tuple and arg[0] == "func"]
-            if any(_divides_signed(other, seen) for other in others if other.name not in seen):
-                return True
-    return False
