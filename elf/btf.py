@@ -276,17 +276,28 @@ class Btf:
 
     def enumerator(self, name):
         """The number of the enumeration constant `name`, or None."""
-        value = self.base.enumerator(name) if self.base is not None else None
-        if value is not None or not name:
-            return value
+        found = self._enumerator(name)
+        return found and found[1]
+
+    def enumeration(self, name):
+        """(number, Enum) of the enumeration constant `name`, or None."""
+        found = self._enumerator(name)
+        return found and (found[1], self.type(found[0]))
+
+    def _enumerator(self, name):
+        """(id of the enum, number)"""
+        found = self.base._enumerator(name) if self.base is not None else None
+        if found is not None or not name:
+            return found
         for offset in self._offsets_of(name):
             for word in self._words_equal_to(offset):
                 if self._walked <= word:
                     self._walk(word=word)
-                start = self._index[bisect_right(self._index, word) - 1]
+                place = bisect_right(self._index, word) - 1
+                start = self._index[place]
                 kind = self._words[start + 1] >> 24 & 31
                 if word >= start + 3 and kind in (_ENUM, _ENUM64) and (word - start - 3) % _EACH[kind] == 0:
-                    return self._number(word, kind, self._words[start + 1] >> 31)
+                    return self.first_id + place, self._number(word, kind, self._words[start + 1] >> 31)
         return None
 
     def _number(self, word, kind, signed):

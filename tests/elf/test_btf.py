@@ -126,6 +126,8 @@ def test_lookups(btf):
     assert btf.find_id("node") == btf.ids["node"] and btf.find_id("node", "union") == 0
     assert btf.find("HUGE_ONE") is None and btf.enumerator("HUGE_ONE") == 1 << 40
     assert btf.enumerator("BLUE") == -1 and btf.enumerator("node") is None and btf.enumerator("") is None
+    value, enum = btf.enumeration("BLUE")
+    assert value == -1 and enum.values["BLUE"] == -1 and btf.enumeration("node") is None
     assert btf.find("big", "enum").size == 8
     assert btf.find("") is None and btf.find("nod") is None and btf.find("ode") is None
     assert btf.kind(btf.ids["fwd"]) == "fwd" and btf.name(btf.ids["fwd"]) == "elsewhere"

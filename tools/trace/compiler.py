@@ -233,7 +233,10 @@ class Compiler:
             return value, types.Integer(enum.size, enum.signed, enum)
         value = self.names.constant(name)
         if value is None and self.machine.btf is not None:
-            value = self.machine.btf.enumerator(name)
+            found = self.machine.btf.enumeration(name)
+            if found is not None:
+                value, enum = found
+                return value, types.Integer(enum.size, enum.signed, enum)
         if value is None:
             return None
         return value, types.String(len(value) + 1) if isinstance(value, str) else types.literal(value)

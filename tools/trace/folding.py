@@ -44,13 +44,28 @@ class Folding:
             return self.constant(node.operand)
         if isinstance(node, (ast.Sizeof, ast.Offsetof)):
             return self.unit.sizes.get(id(node))
+        if isinstance(node, ast.FieldAccess) and isinstance(node.operand, ast.Typeinfo):
+            return self._info(node.operand).get(node.name)
+        if isinstance(node, ast.ArrayAccess):
+            text, index = self.constant(node.operand), self.constant(node.index)
+            if isinstance(text, str) and isinstance(index, int):
+                data = text.encode("utf-8", "surrogateescape") + b"\0"
+                return (data[index] ^ 128) - 128 if 0 <= index < len(data) else None
+            return None
         if isinstance(node, ast.Block) and not node.statements and node.value is not None:
             return self.constant(node.value)
         return None
 
+    def _info(self, node):
+        """The fields of a typeinfo that was resolved."""
+        info = self.unit.infos.get(id(node))
+        return {element.name: element.value.value for element in info.elements} if info is not None else {}
+
     def _fold(self, node):
-        left = self.constant(node.left)
         op = node.op
+        if isinstance(node.left, ast.Typeinfo) and isinstance(node.right, ast.Typeinfo) and op in ("==", "!="):
+            return (self._info(node.left) == self._info(node.right)) == (op == "==")
+        left = self.constant(node.left)
         if op in LOGICAL and left is not None and not isinstance(left, str):
             if bool(left) == (op == "||"):
                 return op == "||"

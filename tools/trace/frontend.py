@@ -18,9 +18,11 @@ def run(script, find, positional=(), named=(), include_paths=(), includes=(), di
         names = prepare(script, find, include_paths, includes, diagnostics)
     else:
         names = _NoText(find, include_paths, diagnostics)
-    if script.macros:
+    from .stdlib import macros_of
+    library = macros_of(text)
+    if script.macros or library:
         from . import macros
-        macros.expand(script, diagnostics)
+        macros.expand(script, diagnostics, library)
         diagnostics.check()
     if named or "$" in text or "getopt" in text:
         from .arguments import bind

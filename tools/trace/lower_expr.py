@@ -167,6 +167,9 @@ class ExpressionCode:
         return result
 
     def _value_If(self, node):
+        live = self.r.live_branches(node)
+        if len(live) == 1:
+            return self.value(live[0])
         f = self.f
         result = f.variable()
         then, otherwise, done = f.block("then"), f.block("else"), f.block("endif")

@@ -1,5 +1,5 @@
 """The code for values in memory: where they lie, how they are read, made and copied. A mixin of lower.Lowering."""
-from . import builtins, strings, types
+from . import ast, builtins, strings, types
 from .diagnostics import ScriptError
 from .place import Place
 from .types import Pointer, String, Tuple
@@ -168,15 +168,24 @@ class MemoryCode:
         return True
 
     def _store_Record(self, node, dest, clean):
-        for field, element in zip(dest.type.fields, node.elements):
+        fields = {field.name: field for field in dest.type.fields}
+        for element in node.elements:       # evaluated in the order in which they are written
+            field = fields[element.name]
             self.store(element.value, dest.at(field.offset, field.type), clean)
         return True
+
+    def _store_Typeinfo(self, node, dest, clean):
+        return self._store_Record(self.unit.infos[id(node)], dest, clean)
 
     def _store_Ternary(self, node, dest, clean):
         f = self.f
         then, otherwise, done = f.block("then"), f.block("else"), f.block("endif")
         if node.then is None:
             return False
+        live = self.r.live_branches(node) if isinstance(node, ast.If) else ()
+        if len(live) == 1:
+            self.store(live[0], dest, clean)
+            return True
         self.condition(node.condition, then, otherwise)
         for block, part in ((then, node.then), (otherwise, node.otherwise)):
             f.position(block)
@@ -202,5 +211,10 @@ class MemoryCode:
             for index, element in enumerate(kind.elements):
                 part = source.at(source.type.offsets[index], source.type.elements[index])
                 self.copy(part, dest.at(kind.offsets[index], element), clean)
+        elif isinstance(kind, types.Record) and kind.c_type is None and kind != source.type:
+            theirs = {field.name: field for field in source.type.fields}
+            for field in kind.fields:
+                part = theirs[field.name]
+                self.copy(source.at(part.offset, part.type), dest.at(field.offset, field.type), clean)
         else:
             strings.copy_bytes(self, source, dest, min(kind.size, source.type.size))

@@ -6,7 +6,7 @@ variable and `@a` a map, which the body may change; a plain name stands for any 
 as `typeof(...)`, for a type) and is put in wherever the body uses it.
 """
 
-from . import ast
+from . import ast, builtins
 from .diagnostics import ExpandedSpan
 from .parser_stmt import effect
 
@@ -54,6 +54,7 @@ class Macros:
     def __init__(self, diagnostics):
         self.diagnostics = diagnostics
         self.by_name = {}
+        self.own = set()            # names that the script itself defines
         self.left = MAX_NODES
 
     # ---- definitions ----
@@ -83,6 +84,8 @@ class Macros:
         best = min(same, key=lambda macro: mismatch(macro, arguments))
         if not mismatch(best, arguments):
             return best
+        if name not in self.own and builtins.lookup(name) is not None:
+            return None
         contexts = []
         if len(best.parameters) != len(arguments):
             contexts.append(("The closest definition of %s() has a different number of arguments. "
@@ -234,13 +237,17 @@ CHANGES = {
 }
 
 
-def expand(script, diagnostics):
+def expand(script, diagnostics, library=()):
     """Expands all uses of a Script's macros in place and takes their definitions out of it. Errors
-    are added to `diagnostics`."""
+    are added to `diagnostics`. `library`: further macros, which those of the script come before."""
     from .parser import deep_recursion
     macros = Macros(diagnostics)
     for macro in script.macros:
         macros.define(macro)
+        macros.own.add(macro.name)
+    for macro in library:
+        if all(mismatch(own, macro.parameters) for own in macros.by_name.get(macro.name, ())):
+            macros.define(macro)
     with deep_recursion():
         for item in script.items:
             if isinstance(item, (ast.Probe, ast.Function)):

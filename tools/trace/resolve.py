@@ -50,6 +50,7 @@ class Unit:
         self.variables = {}             # (id of block, name) -> Variable
         self.for_variables = {}         # id of For -> Variable
         self.sizes = {}                 # id of a sizeof or offsetof -> number
+        self.infos = {}                 # id of a typeinfo -> ast.Record
 
     @property
     def point(self):
@@ -97,6 +98,17 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         if self.final:
             self.script.warn(node.span, message, hints)
 
+    def unstable(self, node, feature):
+        """A feature that bpftrace calls unstable: a warning, or an error, unless the config says otherwise."""
+        setting = "unstable_" + feature
+        state = getattr(self.config, setting)
+        if state == "error":
+            self.error(node, "%s feature is not enabled by default. To enable this unstable feature, set the config flag "
+                       "to enable. %s=enable" % (feature, setting))
+        if state == "warn" and self.final:
+            self.script.warn(None, "Script is using an unstable feature: %s. To prevent this warning you must explicitly "
+                             "enable it in the config e.g. %s=enable" % (feature, setting))
+
     # -- statements
 
     def block(self, block):
@@ -138,9 +150,18 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
                 self.warn(node, "Return value discarded.")
             return
         self.condition(node.condition)
-        self._effect(node.then)
-        if node.otherwise is not None:
-            self._effect(node.otherwise)
+        for part in self.live_branches(node):
+            self._effect(part)
+
+    def live_branches(self, node):
+        """The branches of an if that can be reached: where `if comptime` is decided, what the other one holds need not
+        even mean anything here."""
+        branches = [node.then, node.otherwise]
+        if isinstance(node.condition, ast.Comptime):
+            chosen = self.constant(node.condition)
+            if chosen is not None:
+                branches = branches[:1] if chosen else branches[1:]
+        return [part for part in branches if part is not None]
 
     def _Discard(self, node):
         self.expr(node.expr)

@@ -3,7 +3,7 @@ from . import ast, builtins, types
 from .diagnostics import nearest
 from .folding import COMPARISONS, LOGICAL
 from .types import BOOL, INT8, INT64, UINT64, Aggregate, Integer, Pointer, String, Tuple, promote
-from .written import Unresolved, to_c, type_text
+from .written import SIMPLE, Unresolved, base_text, to_c, type_text
 
 
 class ExpressionTypes:
@@ -264,7 +264,8 @@ class ExpressionTypes:
         if op in ("==", "!="):
             if isinstance(left, String) and isinstance(right, String):
                 return BOOL
-            if type(left) is type(right) and isinstance(left, (Tuple, types.Array, types.Buffer)):
+            if type(left) is type(right) and isinstance(left, (Tuple, types.Array, types.Buffer,
+                                                                           types.Record)):
                 if promote(left, right) is not None or isinstance(left, types.Buffer):
                     return BOOL
         if type(left) is not type(right):
@@ -322,6 +323,10 @@ class ExpressionTypes:
 
     def _If(self, node):
         self.condition(node.condition)
+        live = self.live_branches(node)
+        if len(live) < 2:
+            sides = [self.expr(part, void=True) for part in live]
+            return sides[0] if sides and (node.otherwise is not None) else None
         left = self.expr(node.then, void=True)
         right = self.expr(node.otherwise, void=True) if node.otherwise is not None else None
         if left is None or right is None:
@@ -341,14 +346,7 @@ class ExpressionTypes:
         return Tuple(kinds)
 
     def _Record(self, node):
-        fields, offset, align = [], 0, 1
-        for element in node.elements:
-            kind = self.expr(element.value)
-            offset = -(-offset // kind.align) * kind.align
-            fields.append(types.Field(element.name, kind, offset))
-            offset += kind.size
-            align = max(align, kind.align)
-        return types.Record("record", fields, -(-offset // align) * align, align)
+        return types.record([(element.name, self.expr(element.value)) for element in node.elements])
 
     def _TupleAccess(self, node):
         kind = self.expr(node.operand)
@@ -479,13 +477,32 @@ class ExpressionTypes:
         return UINT64
 
     def size_of(self, operand):
+        return self.type_of(operand).size
+
+    def type_of(self, operand):
+        """The type that the operand of sizeof or typeinfo is or has."""
         if isinstance(operand, (ast.NamedType, ast.PointerType, ast.ArrayType, ast.Typeof)):
-            return self.written_type(operand).size
+            return self.written_type(operand)
         if isinstance(operand, ast.Identifier) and builtins.lookup(operand.name) is None:
+            if operand.name in SIMPLE:
+                return SIMPLE[operand.name]
             named = self.script.named_type("", operand.name)
             if named is not None:
-                return named.size
-        return self.expr(operand).size
+                return self.c_value(named, None)
+        if isinstance(operand, ast.Map):
+            var = self.map_variable(operand)
+            if var.scalar is False:         # a map with keys means the type of those
+                if var.key is None:
+                    raise Unresolved()
+                return var.key
+            if var.value is not None and isinstance(var.value, Aggregate):
+                return var.value
+        if isinstance(operand, ast.MapAccess):
+            var = self.map_target(operand)
+            if var.value is not None and isinstance(var.value, Aggregate):
+                operand.type = var.value.scalar_type
+                return var.value
+        return self.expr(operand)
 
     def _Offsetof(self, node):
         self.unit.sizes[id(node)] = self.offset_of(node)
@@ -509,7 +526,16 @@ class ExpressionTypes:
         return offset
 
     def _Typeinfo(self, node):
-        self.error(node, "typeinfo is not supported")
+        """A record of literals. What the language itself is made of may use it without the setting."""
+        if not node.span.source.name.startswith("stdlib/"):
+            self.unstable(node, "typeinfo")
+        kind = self.type_of(node.operand)
+        info = ast.Record(node.span, [])
+        for name, value in (("btf_id", ast.Integer(node.span, 0)), ("base_type", ast.String(node.span, base_text(kind))),
+                            ("full_type", ast.String(node.span, type_text(kind)))):
+            info.elements.append(ast.Named(node.span, name, value))
+        self.unit.infos[id(node)] = info
+        return self.expr(info)
 
     def _Comptime(self, node):
         kind = self.expr(node.operand)

@@ -96,7 +96,7 @@ class Message(Result):
 
     def text(self):
         value = self.value[:-1] if self.value.endswith("\n") else self.value
-        return "%s: %s: %s\n" % (self.span.location, self.severity, value)
+        return "%s: %s: %s\n" % (self.span.location, self.severity, value) + _expansions(self.span, self.severity)
 
     def json(self):
         kind = {"ERROR": "errorf", "WARNING": "warnf"}.get(self.severity, "debugf")
@@ -105,6 +105,15 @@ class Message(Result):
 
 def _place(span):
     return '"filename": %s, "line": %d, "col": %d' % (json_string(span.source.name), span.line, span.column)
+
+
+def _expansions(span, severity):
+    """Where the macros were used that a place came from."""
+    lines = []
+    while span.origin is not None:
+        span = span.origin
+        lines += ["%s: %s: expanded from" % (span.location, severity), *span.context()]
+    return "".join(line + "\n" for line in lines)
 
 
 class Notice(Result):
@@ -271,7 +280,8 @@ class Trouble(Result):
         self.value, self.span = value, span
 
     def text(self):
-        return "\n".join(["%s: WARNING: %s" % (self.span.location, self.value)] + self.span.context()) + "\n"
+        return "\n".join(["%s: WARNING: %s" % (self.span.location, self.value)] + self.span.context()) + "\n" \
+            + _expansions(self.span, "WARNING")
 
     def json(self):
         return '{"type": "runtime_error", "msg": %s, %s}\n' % (json_string(self.value), _place(self.span))

@@ -77,6 +77,8 @@ def promote(current, new):
         return current if (current.limit, current.mode) == (new.limit, new.mode) else None
     if isinstance(current, Buffer):
         return current if current.capacity >= new.capacity else new
+    if isinstance(current, Record) and current.c_type is None and new.c_type is None:
+        return _promote_records(current, new)
     if isinstance(current, (Record, Array)):
         return current if current == new else None
     if isinstance(current, Aggregate):
@@ -84,6 +86,25 @@ def promote(current, new):
             return current if current.signed else new
         return current if current == new else None
     return current
+
+
+def record(fields):
+    """The Record of (name, type) pairs, laid out in their order."""
+    out, offset, align = [], 0, 1
+    for name, kind in fields:
+        offset = -(-offset // kind.align) * kind.align
+        out.append(Field(name, kind, offset))
+        offset += kind.size
+        align = max(align, kind.align)
+    return Record("record", out, -(-offset // align) * align, align)
+
+
+def _promote_records(current, new):
+    theirs = {field.name: field.type for field in new.fields}
+    if set(theirs) != {field.name for field in current.fields} or len(theirs) != len(new.fields):
+        return None
+    merged = [(field.name, promote(field.type, theirs[field.name])) for field in current.fields]
+    return None if any(kind is None for _, kind in merged) else record(merged)
 
 
 def covers(wide, narrow):

@@ -46,6 +46,27 @@ def type_text(kind):
         return "string[%d]" % kind.size if kind.size else "string"
     if isinstance(kind, Tuple):
         return "(%s)" % ",".join(map(type_text, kind.elements))
+    if isinstance(kind, types.KernelStack):
+        return "%s_%s_%d" % (kind.name, kind.mode, kind.limit)
+    if isinstance(kind, (types.Inet, types.Buffer)):
+        return "%s[%d]" % (kind.name.split("[")[0], kind.size)
+    if isinstance(kind, types.UserName):
+        return "username_t"
+    if isinstance(kind, types.Record) and not isinstance(kind, types.CRecord):
+        return "record { %s }" % ", ".join(".%s = %s" % (f.name, type_text(f.type)) for f in kind.fields)
+    return kind.name
+
+
+_BASES = ((Integer, "int"), (String, "string"), (Pointer, "pointer"), (types.Array, "array"), (Tuple, "tuple"),
+          (types.CRecord, "c_type"), (types.Record, "record"), (types.Buffer, "buffer"), (types.UserStack, "ustack"),
+          (types.KernelStack, "kstack"))
+
+
+def base_text(kind):
+    """The kind of a type without its parameters, as typeinfo() says it."""
+    for base, name in _BASES:
+        if isinstance(kind, base):
+            return name
     return kind.name
 
 
