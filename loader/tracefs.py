@@ -70,6 +70,20 @@ def tracefs():
     return fs
 
 
+def debugfs(path):
+    """The bytes of one file of debugfs ("kprobes/blacklist"), mounted or not; OSError."""
+    try:
+        return TraceFs(-1, "").read("/sys/kernel/debug/" + path)
+    except OSError:
+        from .detached import mount
+
+        fd = mount("debugfs")
+        try:
+            return TraceFs(fd, "debugfs").read(path)
+        finally:
+            os.close(fd)
+
+
 def _find():
     denied = None
     for path in MOUNTS:

@@ -36,8 +36,8 @@ ALL = ("begin", "cache", "end", "fentry", "fexit", "hardware", "interval", "iter
        "uretprobe", "usdt", "watchpoint")
 
 _PROBES = frozenset((
-    "Probe", "Kprobe", "Kretprobe", "Uprobe", "Uretprobe", "Usdt", "Tracepoint", "RawTracepoint",
-    "Fentry", "Fexit", "Iter", "Profile", "Interval", "Software", "Hardware", "Watchpoint"))
+    "Probe", "Kprobe", "Kretprobe", "KprobeSession", "Uprobe", "Uretprobe", "Usdt", "Tracepoint", "RawTracepoint",
+    "Fentry", "Fexit", "Iter", "Profile", "Interval", "Software", "Hardware", "Cache", "Pmu", "Watchpoint"))
 
 _found = {}
 

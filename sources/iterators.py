@@ -1,29 +1,36 @@
 """iter: a program that runs once for each of the kernel's tasks, files, maps, ... (Linux 5.8+).
 
-    iter:task   iter:task_file   iter:task:PIN
+    iter:task   iter:task_file   iter:task:PIN   iter:bpf_map_elem:MAP
 
-The context is `struct bpf_iter__NAME`; the program runs when the attachment is read.
+The context is `struct bpf_iter__NAME`; the program runs when the attachment is read. What is walked is
+narrowed by union bpf_iter_link_info (uapi linux/bpf.h): one process's tasks (-p, 6.1+), one map's elements
+(MAP is its id or pin), a tree of cgroups (all of them here).
 """
 
 import functools
 import os
+import struct
 from typing import NamedTuple
 
 from . import kernel_btf
 from .base import Attachment, Listed, Point, Source, SourceError, has_wildcard, matcher, nearest
 
 _STRUCT = "bpf_iter__"
+_OF_A_MAP = ("bpf_map_elem", "bpf_sk_storage_map", "sockmap")
+_OF_TASKS = ("task", "task_file", "task_vma")
+_DESCENDANTS_PRE = 2  # BPF_CGROUP_ITER_DESCENDANTS_PRE, of the root when no cgroup is named
 
 
 class Spec(NamedTuple):
     iterator: str
     pin: str
+    map: str = ""  #: id or path of the pin, for the iterators of a map's elements
 
 
 class Iter(Source):
     names = ("iter", "it")
     listed = "kernel"
-    usage = "iter:NAME[:PIN]"
+    usage = "iter:NAME[:PIN] or iter:NAME:MAP"
 
     def parse(self, parts, target):
         if len(parts) not in (1, 2):
@@ -32,7 +39,8 @@ class Iter(Source):
             raise SourceError("iter probe type does not support wildcards")
         if not parts[0]:
             raise SourceError("iter should specify a iterator's name")
-        return Spec(parts[0], parts[1] if len(parts) == 2 else "")
+        rest = parts[1] if len(parts) == 2 else ""
+        return Spec(parts[0], "", rest) if parts[0] in _OF_A_MAP else Spec(parts[0], rest)
 
     def expand(self, spec, target):
         names = iterators()
@@ -58,7 +66,7 @@ def iterators():
     found = {}
     for module in kernel_btf.modules():
         btf = kernel_btf.of(module)
-        for name, number in btf.names("struct") if btf is not None else ():
+        for name, _ in btf.names("struct") if btf is not None else ():
             if name.startswith(_STRUCT) and not name.endswith("__safe_trusted"):
                 found.setdefault(name[len(_STRUCT):], module)
     return found
@@ -91,10 +99,11 @@ class IterPoint(Point):
         self.source = source
         self.spec = spec
         self.pid = pid
+        self.map = None  #: the Map to walk, for Python programs; else the spec names it
 
     @property
     def name(self):
-        return "iter:%s" % self.spec.iterator
+        return ":".join(filter(None, ("iter", self.spec.iterator, self.spec.map)))
 
     @property
     def btf(self):
@@ -122,12 +131,14 @@ class IterPoint(Point):
         return types.Struct("struct", _STRUCT + self.spec.iterator, self.context().size, fields)
 
     def guard(self, f, ctx):
-        """The object itself: the run at the end has none."""
+        """The object itself: the run at the end has none. The elements of a map come with the map,
+        which is there always."""
         from rawbpf.elf import types
 
         for field in self.arguments().fields:
             if isinstance(types.strip(field.type), types.Pointer):
-                return f.load(ctx, field.offset, 8)
+                if field.name != "map" or self.spec.iterator not in _OF_A_MAP:
+                    return f.load(ctx, field.offset, 8)
         return None
 
     def field(self, f, ctx, field):
@@ -168,7 +179,11 @@ class IterPoint(Point):
     def attach(self, program, points, cookies=None):
         from rawbpf.loader.link import attach_iter
 
-        link = attach_iter(program)
+        with self._walked() as walked:
+            try:
+                link = attach_iter(program, walked.info)
+            except OSError as error:
+                raise SourceError("%s: %s" % (self.name, error)) from error
         if self.spec.pin:
             path = self.spec.pin if self.spec.pin.startswith("/") else "/sys/fs/bpf/" + self.spec.pin
             try:
@@ -177,6 +192,55 @@ class IterPoint(Point):
                 link.close()
                 raise
         return IterAttachment(link)
+
+    def _walked(self):
+        """What is walked, open as long as the link needs it to be made."""
+        kind = self.spec.iterator
+        if kind in _OF_A_MAP:
+            return _OneMap(self)
+        if kind == "cgroup":
+            return _Walked(struct.pack("=IIQ", _DESCENDANTS_PRE, 0, 0))
+        if kind in _OF_TASKS and self.pid is not None:
+            from rawbpf.loader import introduced
+
+            if introduced.since((6, 1), ""):
+                raise SourceError("%s: %s" % (self.name, introduced.since((6, 1), "an iterator of one process")))
+            return _Walked(struct.pack("=III4x", 0, self.pid, 0))
+        return _Walked(b"")
+
+
+class _Walked:
+    """A union bpf_iter_link_info."""
+
+    def __init__(self, info):
+        self.info = info
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        return None
+
+
+class _OneMap(_Walked):
+    def __init__(self, point):
+        from rawbpf.loader.maps import Map
+
+        self._opened, text = None, point.spec.map
+        if point.map is None:
+            if not text:
+                raise SourceError("%s walks one map: name it by id or pin, as in iter:%s:17"
+                                  % (point.name, point.spec.iterator))
+            try:
+                self._opened = (Map.from_id(int(text)) if text.isdigit() else
+                                Map.pinned(text if text.startswith("/") else "/sys/fs/bpf/" + text))
+            except OSError as error:
+                raise SourceError("%s: %s" % (point.name, error)) from error
+        super().__init__(struct.pack("=I12x", (point.map or self._opened).fileno()))
+
+    def __exit__(self, *exc):
+        if self._opened is not None:
+            self._opened.close()
 
 
 class IterAttachment(Attachment):

@@ -74,12 +74,51 @@ def traceable():
 
 
 @functools.lru_cache(maxsize=1)
+def traceable_counts():
+    """{name: how many functions called that can be traced}; {} where that cannot be read."""
+    counts = {}
+    for name, _ in traceable() or ():
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def untraceable(name):
+    """Is `name` known to be a function that ftrace, and so (without CONFIG_KPROBE_EVENTS_ON_NOTRACE)
+    kprobes cannot trace? What the compiler split off ("name.cold") counts as the function itself."""
+    counts = traceable_counts()
+    return bool(counts) and name not in counts and name.partition(".")[0] not in counts
+
+
+@functools.lru_cache(maxsize=1)
+def _traced_places():
+    """Addresses of all places that ftrace can change (6.5+), or None."""
+    from .base import SourceError
+
+    try:
+        data = tracefs().read("available_filter_functions_addrs", 1 << 20)
+    except (OSError, SourceError):
+        return None
+    return {int(address, 16) for address in re.findall(rb"^[0-9a-f]+", data, re.M)}
+
+
+def traceable_addresses(wanted):
+    """{(name, module or ""): [addresses]} of the functions in `wanted` (names). Those that cannot be
+    traced are left out where the kernel tells one address from another (6.5+)."""
+    table, places = addresses(wanted), _traced_places()
+    if places is None:
+        return table
+    # the place is the call at a function's start, behind a landing pad of up to two instructions
+    return {key: [each for each in found if not each or any(each + step in places for step in range(0, 20, 4))]
+            for key, found in table.items()}
+
+
+@functools.lru_cache(maxsize=1)
 def blacklist():
     """Names of functions that kprobes may not be put on, as far as debugfs says (may be empty)."""
-    for folder in ("/sys/kernel/debug/kprobes/blacklist",):
-        try:
-            with open(folder) as file:
-                return frozenset(line.split("\t")[-1].strip() for line in file)
-        except OSError:
-            continue
-    return frozenset()
+    from rawbpf.loader.tracefs import debugfs
+
+    try:
+        text = debugfs("kprobes/blacklist").decode()
+    except OSError:
+        return frozenset()
+    return frozenset(line.split("\t")[-1].strip() for line in text.splitlines())

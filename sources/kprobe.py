@@ -29,6 +29,7 @@ class Kprobe(Source):
     listed = "kernel"
     usage = "kprobe:[MODULE:]FUNCTION[+OFFSET] or kprobe:ADDRESS"
     retprobe = False
+    session = False
 
     def parse(self, parts, target):
         if len(parts) not in (1, 2) or not parts[-1]:
@@ -64,44 +65,36 @@ class Kprobe(Source):
             raise SourceError("%s is on the kernel's kprobe blacklist: a probe there could crash "
                               "the kernel" % spec.function)
         if len(places) == 1:
-            return [KprobePoint(self, spec.module, spec.function, spec.offset)]
+            return [KprobePoint(self, spec.module, spec.function, spec.offset, 0, self.session)]
         # Several functions have the name; the kernel takes the first or refuses. By address, all.
         if not all(address for address, _ in places):
-            raise SourceError(
-                "%d kernel functions are called %s (in %s), and their addresses are hidden: "
-                "kernel.kptr_restrict or a missing CAP_SYSLOG"
-                % (len(places), spec.function,
-                   ", ".join(sorted({module or "vmlinux" for _, module in places}))))
-        return [KprobePoint(self, spec.module, spec.function, spec.offset, address)
+            raise SourceError(_hidden(spec.function, [module for _, module in places]))
+        return [KprobePoint(self, spec.module, spec.function, spec.offset, address, self.session)
                 for address, _ in sorted(places)]
 
     def _expand_wildcard(self, spec):
         names = list(candidates(spec.module, spec.function))
         if not names:
             raise _missing(self, spec)
-        counts = {}
+        multi = self.session or len(names) > 1 and has_multi()
+        unclear = ambiguous({name for name, _ in names}, multi)
+        table = kallsyms.traceable_addresses(unclear) if unclear else {}
+        points, done = [], set()
         for name, module in names:
-            counts[name] = counts.get(name, 0) + 1
-        multi = len(names) > 1 and has_multi()
-        points = [KprobePoint(self, module if spec.module else "", name, 0, 0, multi)
-                  for name, module in names]
-        twice = {name for name, count in counts.items() if count > 1}
-        if twice:
-            points = self._by_address(points, names, twice, multi)
+            shown = module if spec.module else ""
+            if name not in unclear:
+                points.append(KprobePoint(self, shown, name, 0, 0, multi))
+            elif (name, module) not in done:
+                done.add((name, module))
+                places = sorted(table.get((name, module), ()))
+                if places and not places[0]:
+                    points.append(KprobePoint(self, shown, name, 0, 0, multi))
+                    points[-1].refusal = _hidden(name, [module] * len(places))
+                    continue
+                points += [KprobePoint(self, shown, name, 0, address, multi) for address in places]
+        if not points:
+            raise _missing(self, spec)
         return points
-
-    def _by_address(self, points, names, twice, multi):
-        """The kernel refuses a name that occurs twice: those points by their addresses."""
-        table = kallsyms.addresses(twice)
-        result = []
-        for point, (name, module) in zip(points, names):
-            if name not in twice:
-                result.append(point)
-                continue
-            known = table.get((name, module), [])
-            if known and known[0]:
-                result.append(KprobePoint(self, point.module, name, 0, known.pop(0), multi))
-        return result
 
     def list(self, pattern, target):
         if not has_kprobes():
@@ -120,6 +113,29 @@ class Kretprobe(Kprobe):
     retprobe = True
 
 
+class KprobeSession(Kprobe):
+    """One program that runs at the entry and, unless it returned 1 there, at the return (6.10+).
+    bpf_session_is_return() tells which; for Python programs, a script has kprobe and kretprobe."""
+
+    names = ("kprobe_session",)
+    listed = ""
+    usage = "FUNCTION"
+    session = True
+
+    def parse(self, parts, target):
+        spec = super().parse(parts, target)
+        if spec.address or spec.offset:
+            raise SourceError("a session is of a function, not of an address or offset")
+        return spec
+
+    def expand(self, spec, target):
+        from rawbpf.loader import features, introduced
+
+        if not features.has_link("kprobe_session"):
+            raise SourceError("kprobe sessions: %s" % introduced.needs("link", "kprobe_session"))
+        return super().expand(spec, target)
+
+
 def candidates(module, function):
     """(name, module or "") of the traceable functions that match, sorted, one entry a function."""
     in_function = matcher(function)
@@ -134,6 +150,25 @@ def candidates(module, function):
     if not module:
         return sorted(found)
     return sorted(found, key=lambda pair: (pair[1] or "vmlinux", pair[0]))
+
+
+def _hidden(name, modules):
+    return ("%d kernel functions are called %s (in %s), and their addresses are hidden: "
+            "kernel.kptr_restrict or a missing CAP_SYSLOG"
+            % (len(modules), name, ", ".join(sorted({module or "vmlinux" for module in modules}))))
+
+
+def ambiguous(names, multi):
+    """Those of `names` that must be attached by address, because the kernel knows several functions of
+    that name: kprobe_multi looks at what can be traced only, a perf event at every symbol."""
+    counts = kallsyms.traceable_counts()
+    found = {name for name in names if counts.get(name, 0) > 1}
+    if not multi:
+        seen = set()
+        for name, _ in kallsyms.names():
+            if name in names:
+                (found if name in seen else seen).add(name)
+    return found
 
 
 def has_kprobes():
@@ -183,6 +218,7 @@ class KprobePoint(RegistersPoint):
     kprobe_multi together with others."""
 
     program_type = "kprobe"
+    refusal = ""  #: why it cannot be attached, known beforehand
 
     @property
     def last_first(self):
@@ -202,7 +238,7 @@ class KprobePoint(RegistersPoint):
 
     @property
     def at_return(self):
-        return self.source.retprobe
+        return self.source.retprobe or self.source.session
 
     @property
     def inside(self):
@@ -215,6 +251,8 @@ class KprobePoint(RegistersPoint):
 
     @property
     def expected_attach_type(self):
+        if self.source.session:
+            return "trace_kprobe_session"
         return "trace_kprobe_multi" if self.multi else None
 
     @property
@@ -245,18 +283,26 @@ class KprobePoint(RegistersPoint):
         function = self.prototype()
         if function is None:
             return []
-        if self.at_return:
+        if self.source.retprobe:
             text = kernel_btf.declaration(function.returns, "retval")
             return ["void" if text == "void retval" else text]
         return [kernel_btf.declaration(p.type, "arg%d" % n) for n, p in enumerate(function.parameters)]
 
     def group_key(self, args=True):
-        key = ("kprobe", self.multi, self.at_entry, self.at_return, bool(self.offset))
+        key = ("kprobe", self.expected_attach_type, self.at_entry, self.at_return, bool(self.offset))
         return key + (self.args_key(),) if args else key
 
     def attach(self, program, points, cookies=None):
+        hidden = [(point, point.refusal) for point in points if point.refusal]
+        if hidden:
+            if len(hidden) == len(points):
+                raise SourceError("%s: %s" % (hidden[0][0].name, hidden[0][1]))
+            chosen = [n for n, point in enumerate(points) if not point.refusal]
+            attachment = self.attach(program, [points[n] for n in chosen], cookies and [cookies[n] for n in chosen])
+            attachment.refused += hidden
+            return attachment
         if self.multi:
-            return attach_multi(program, points, cookies, self.source.retprobe)
+            return attach_multi(program, points, cookies, self.source)
         from rawbpf.loader import perf
 
         def open_event(point):
@@ -271,7 +317,7 @@ class KprobePoint(RegistersPoint):
         return attach_perf(program, points, open_event, cookies, _explain)
 
 
-def attach_multi(program, points, cookies, retprobe):
+def attach_multi(program, points, cookies, source):
     """kprobe_multi links for all points. The kernel refuses a whole list for one bad name, so a
     refused list is split until the bad ones stand alone."""
     from rawbpf.loader.link import attach_kprobe_multi
@@ -286,7 +332,7 @@ def attach_multi(program, points, cookies, retprobe):
             "symbols": [p.function for p, _ in group]}
         given = [c for _, c in group]
         return attach_kprobe_multi(program, cookies=None if given[0] is None else given,
-                                   retprobe=retprobe, **targets)
+                                   retprobe=source.retprobe, session=source.session, **targets)
 
     from .base import Attachment
 
@@ -313,14 +359,16 @@ def attach_multi(program, points, cookies, retprobe):
 
 
 def _explain(point, error):
-    code = error.errno
-    if code == errno.EINVAL and point.function in kallsyms.blacklist():
-        return "%s is on the kernel's kprobe blacklist" % point.function
+    """A refusal in words: what the kernel knew when it said EINVAL and the like."""
+    code, name = error.errno, point.function
+    if not name:
+        return str(error)
+    if code == errno.EINVAL and name in kallsyms.blacklist():
+        return "%s is on the kernel's kprobe blacklist" % name
+    if code in (errno.EINVAL, errno.ENOENT, errno.ESRCH) and kallsyms.untraceable(name):
+        return ("%s cannot be traced: it is marked notrace, or the compiler left no place for a tracer "
+                "at its start" % name)
     if code in (errno.EINVAL, errno.EILSEQ) and point.offset:
         return ("offset %d of %s is not the start of an instruction, or beyond the function's end"
-                % (point.offset, point.function))
-    if code == errno.EINVAL:
-        traceable = kallsyms.traceable()
-        if traceable is not None and point.function not in {n for n, _ in traceable}:
-            return "%s cannot be traced (it is marked notrace)" % point.function
+                % (point.offset, name))
     return str(error)

@@ -20,10 +20,13 @@ class Probe:
     kind = ""
 
     def __init__(self, *parts, pid=None, unsafe=False, root=""):
-        self.source = find(self.kind)
+        self.source = self.find()
         self.target = Target(pid, unsafe, root)
         self.spec = self.source.parse([str(part) for part in parts], self.target)
         self._points = None
+
+    def find(self):
+        return find(self.kind)
 
     @property
     def points(self):
@@ -61,8 +64,26 @@ class Kprobe(Probe):
 
     kind = "kprobe"
 
+
 class Kretprobe(Kprobe):
     kind = "kretprobe"
+
+
+class KprobeSession(Kprobe):
+    """KprobeSession("vfs_*"): one program at entry and return (6.10+); `is_return(f, ctx)` in its code says
+    which, and returning 1 at the entry spares the return."""
+
+    kind = "kprobe_session"
+
+    @staticmethod
+    def find():
+        from .kprobe import KprobeSession as Source
+
+        return Source()
+
+    @staticmethod
+    def is_return(f, ctx):
+        return f.call_kfunc("bpf_session_is_return", ctx)
 
 
 class Uprobe(Probe):
@@ -100,9 +121,17 @@ class Fexit(Probe):
 
 
 class Iter(Probe):
-    """Iter("task"): `attach(program).read()` runs it."""
+    """Iter("task", pid=1234), Iter("bpf_map_elem", map=some_map): `attach(program).read()` runs it."""
 
     kind = "iter"
+
+    def __init__(self, *parts, map=None, **options):
+        super().__init__(*parts, **options)
+        self.map = map
+
+    def attach(self, program, cookies=None):
+        self.points[0].map = self.map
+        return super().attach(program, cookies)
 
 
 class Profile(Probe):
@@ -123,6 +152,17 @@ class Hardware(Probe):
     kind = "hardware"
 
 
+class Cache(Probe):
+    """Cache("L1-dcache-load-misses", 10000)"""
+
+    kind = "cache"
+
+
+class Pmu(Probe):
+    """Pmu("cpu/mem-loads/", 1000)"""
+
+    kind = "pmu"
+
+
 class Watchpoint(Probe):
     kind = "watchpoint"
-
