@@ -24,6 +24,17 @@ class Resolved(NamedTuple):
     module: str
 
 
+class Frame(NamedTuple):
+    """A function in a stack: `name`+`offset` as in Resolved, with the source `file` (None: not known) and `line`. A
+    call that was inlined has no offset (None) and no module of its own ("")."""
+
+    name: str
+    offset: object
+    module: str
+    file: object
+    line: int
+
+
 class KernelSymbol(NamedTuple):
     name: str
     address: int
@@ -48,6 +59,7 @@ class KernelSymbols:
         bracket = self.text.find(b"\t[")
         self._end = len(self.text) if bracket < 0 else self.text.rfind(b"\n", 0, bracket) + 1
         self._modules = None
+        self._lines = None
         self._known = {}
         self.readable = self._address_at(self.text.rfind(b"\n", 0, max(self._end - 1, 0)) + 1) != 0
 
@@ -110,6 +122,18 @@ class KernelSymbols:
             self._known.clear()
         self._known[address] = found
         return found
+
+    def frames(self, address, called=False):
+        """[Frame] of a kernel address, see `ProcessSymbols.frames`; lines need the kernel's debug information."""
+        found = self.resolve(address)
+        if found is None:
+            return []
+        if found.module:
+            return _frames(found, [])
+        if self._lines is None:
+            from .kernel_lines import KernelLines
+            self._lines = KernelLines(self)
+        return _frames(found, self._lines.at(address - called))
 
     def find(self, name):
         """Every `KernelSymbol` of that name: static functions of the same name exist many times."""
@@ -279,6 +303,25 @@ class ProcessSymbols:
             self._known[address] = found
         return found
 
+    def frames(self, address, called=False):
+        """[Frame] of an address by debug information: the calls that were inlined there, the innermost first, and the
+        function itself. `called`: it is a return address, whose call is the instruction before. [] when it has no
+        name."""
+        found = self.resolve(address)
+        if found is None:
+            return []
+        mapping = self.mapping(address)
+        symbols = self._symbols(mapping) if mapping is not None else None
+        places = []
+        if symbols is not None and found.module == mapping.path:
+            try:
+                vaddr = symbols.image.vaddr(address - mapping.start + mapping.offset)
+            except ElfError:
+                vaddr = None
+            if vaddr is not None:
+                places = symbols.lines.at(vaddr - called)
+        return _frames(found, places)
+
     def _in_file(self, mapping, address):
         symbols = self._symbols(mapping)
         if symbols is None:
@@ -319,6 +362,13 @@ class ProcessSymbols:
             root = "" if self.root == "/" else self.root
             self._perf_map = PerfMap("%s/tmp/perf-%d.map" % (root, self._inner_pid))
         return self._perf_map.resolve(address)
+
+
+def _frames(found, places):
+    """[Frame] of what a symbol and the debug information say of one address."""
+    frames = [Frame(place.name, None, "", place.file, place.line) for place in places[:-1]]
+    file, line = places[-1][1:] if places else (None, 0)
+    return frames + [Frame(*found, file, line)]
 
 
 class PerfMap:

@@ -304,6 +304,15 @@ class Symbols:
         self.tables = _own_tables(image)
         self._more = any(not table.dynamic for table in self.tables)
         self.debug_image = None
+        self._lines = None
+
+    @property
+    def lines(self):
+        """The image's source_lines.SourceLines."""
+        if self._lines is None:
+            from .source_lines import SourceLines
+            self._lines = SourceLines(self.image, self.root)
+        return self._lines
 
     def _all_tables(self):
         if not self._more:

@@ -443,7 +443,7 @@ BEGIN { $i = 0; while ($i < 12) { @[$i] = $i + 1; $i++; } printf("%d\n", @[11]);
 
 # -- names
 
-STACK = r"\n\n@\[\n        tick\+0\n, %s\]: 3\n@s\[tick\]: 3\n"
+STACK = r"\n\n@\[\n        tick\+0(?:@\S+calls\.c:\d+)?\n, %s\]: 3\n@s\[tick\]: 3\n"
 
 
 def test_a_stack_has_names_when_its_process_has_ended(rawbpf, here):

@@ -111,7 +111,7 @@ def test_profile(rawbpf, here):
               'profile:hz:99 /comm == "spinner"/ { @n = count(); }', "./spinner",
               # an interrupt may find no memory for a new stack; it is counted
               r"(WARNING: \d stacks? could not be stored\n)*")
-    assert re.search(r"^        (spin|step)\+\d+\n        main\+\d+\n", out, re.M)
+    assert re.search(r"^        (spin|step)\+\d+(@\S+)?\n        main\+\d+(@\S+)?\n", out, re.M)
     assert 100 < int(re.search(r"^@n: (\d+)$", out, re.M)[1]) < 200   # 1.5 s of processor time at 99 Hz
 
 

@@ -84,7 +84,7 @@ SETTINGS = {
     "on_stack_limit": (32, _number),
     "perf_rb_pages": (0, _number),
     "print_maps_on_exit": (True, _bool),
-    "show_debug_info": (False, _bool),
+    "show_debug_info": (True, _bool),
     "stack_mode": ("bpftrace", _one_of("bpftrace", "perf", "raw", "build_id")),
     "str_trunc_trailer": ("..", _text),
     "unstable_dw_ustack": ("warn", _unstable),

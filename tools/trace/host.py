@@ -18,18 +18,22 @@ class Host(types.Host):
 
     def __init__(self):
         self.str_trunc_trailer = ".."
+        self.lines = self.demangles = True      # config: show_debug_info, cpp_demangle
         self._session = None
         self._kernel = None           # KernelSymbols
         self._processes = None        # Processes
         self._users = None
         self._cgroups = None
         self._since_boot = None
+        self._names = {}              # mangled -> readable
 
     def open(self, session):
         """Called by the session that uses it."""
         self._session = session
         compiled = session.compiled
         self.str_trunc_trailer = getattr(compiled.config, "str_trunc_trailer", "..")
+        self.lines = getattr(compiled.config, "show_debug_info", True)
+        self.demangles = getattr(compiled.config, "cpp_demangle", True)
         kinds = [kind for event in compiled.events for _, kind in event.fields]
         for info in compiled.maps.values():
             kinds += [info.key_type, info.value_type]
@@ -60,23 +64,55 @@ class Host(types.Host):
         return self._session.compiled.stack_frames(self._session.maps, stack_id)
 
     def kernel_stack(self, addresses, mode):
-        return _stack(addresses, mode, self._kernel_frame)
+        kernel = self._kernel_symbols()
+
+        def frames(address, called):
+            if self.lines:
+                return kernel.frames(address, called)
+            found = kernel.resolve(address)
+            return [found] if found else []
+        return self._stack(addresses, mode, frames, "0x%x")
 
     def user_stack(self, addresses, pid, probe_id, mode):
-        def frame(address, perf):
-            return self._user_frame(address, pid, perf)
-        return _stack(addresses, mode, frame)
+        def frames(address, called):
+            if self.lines:
+                return self.processes.frames(address, pid, called)
+            found = self.processes.resolve(address, pid)
+            return [found] if found else []
+        return self._stack(addresses, mode, frames, "0x%x ([unknown])" if mode == "perf" else "0x%x")
 
-    def _kernel_frame(self, address, perf):
-        found = self._in_kernel(address)
-        return "%s+%d" % (found.name, found.offset) if found else "0x%x" % address
+    def _stack(self, addresses, mode, frames, unknown):
+        """Frames as text, a line each, after a line break: bpftrace's modes."""
+        if mode == "raw":
+            return "\n" + "".join(["%x\n" % address for address in addresses])
+        lines = []
+        for number, address in enumerate(addresses):
+            # what called the next frame is the instruction before its return address
+            for text in [self._frame(found, mode) for found in frames(address, number > 0)] or [unknown % address]:
+                lines.append("\t%x %s\n" % (address, text) if mode == "perf" else "        %s\n" % text)
+        return "\n" + "".join(lines)
 
-    def _user_frame(self, address, pid, perf):
-        found = self.processes.resolve(address, pid)
-        if found is None:
-            return "0x%x ([unknown])" % address if perf else "0x%x" % address
-        text = "%s+%d" % (found.name, found.offset)
-        return "%s (%s)" % (text, found.module) if perf else text
+    def _frame(self, found, mode):
+        """One function of a stack, a Frame or a Resolved."""
+        name = self._demangled(found.name)
+        if found.offset is None:                        # a call that was inlined
+            if mode == "perf":
+                return "%s (inlined)" % name
+            text = "[inlined] " + name
+        else:
+            text = "%s+%d" % (name, found.offset)
+            if mode == "perf":
+                return "%s (%s)" % (text, found.module) if found.module else text
+        file = getattr(found, "file", None)
+        return "%s@%s:%d" % (text, file, found.line) if file else text
+
+    def _demangled(self, name):
+        if self.demangles and name.startswith("_"):
+            if name not in self._names:
+                from rawbpf.elf.demangle import demangle
+                self._names[name] = demangle(name)
+            return self._names[name]
+        return name
 
     def kernel_symbol(self, address):
         found = self._in_kernel(address)
@@ -84,9 +120,12 @@ class Host(types.Host):
 
     def user_symbol(self, address, pid, probe_id):
         found = self.processes.resolve(address, pid)
-        return found.name if found else "0x%x" % address
+        return self._demangled(found.name) if found else "0x%x" % address
 
     def _in_kernel(self, address):
+        return self._kernel_symbols().resolve(address)
+
+    def _kernel_symbols(self):
         if self._kernel is None:
             from rawbpf.elf.symbolizer import KernelSymbols
             try:
@@ -98,7 +137,7 @@ class Host(types.Host):
                 self._session.emit(Notice("kernel addresses have no names: seeing them in /proc/kallsyms needs "
                                           "CAP_SYSLOG (or the sysctls kernel.kptr_restrict=0 and "
                                           "kernel.perf_event_paranoid=1)"))
-        return self._kernel.resolve(address)
+        return self._kernel
 
     # -- processes
 
@@ -167,17 +206,6 @@ def _offset(clock):
         if best is None or after - before < best[0]:
             best = after - before, (before + after) // 2 - there
     return best[1]
-
-
-def _stack(addresses, mode, frame):
-    """Frames as text, a line each, after a line break: bpftrace's three modes."""
-    if mode == "raw":
-        lines = ["%x" % address for address in addresses]
-    elif mode == "perf":
-        lines = ["\t%x %s" % (address, frame(address, True)) for address in addresses]
-    else:
-        lines = ["        " + frame(address, False) for address in addresses]
-    return "\n" + "".join([line + "\n" for line in lines])
 
 
 def _names_a_process(kind):

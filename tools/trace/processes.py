@@ -65,16 +65,26 @@ class Processes:
 
     def resolve(self, address, pid):
         """The name of an address in a process."""
+        symbols = self._with(address, pid)
+        return symbols.resolve(address) if symbols is not None else None
+
+    def frames(self, address, pid, called):
+        """Its functions and source lines: see ProcessSymbols.frames."""
+        symbols = self._with(address, pid)
+        return symbols.frames(address, called) if symbols is not None else []
+
+    def _with(self, address, pid):
+        """The ProcessSymbols in which an address of a process has a name, or None."""
         snapshot = self.look(pid)
-        found = snapshot.resolve(address) if snapshot is not None else None
-        if found is None and (snapshot is None or snapshot.mapping(address) is None):
+        if snapshot is None or (snapshot.resolve(address) is None and snapshot.mapping(address) is None):
             if self._look_again(pid):
-                found = self._snapshots[pid].resolve(address)
-            if found is None:
+                snapshot = self._snapshots[pid]
+            if snapshot is None or snapshot.resolve(address) is None:
                 self.settle()
                 recorded = self._of_records(pid)
-                found = recorded.resolve(address) if recorded is not None else None
-        return found
+                if recorded is not None and recorded.resolve(address) is not None:
+                    return recorded
+        return snapshot
 
     def look(self, pid):
         """Remember a process as it is now, unless that was done. The ProcessSymbols, or None."""

@@ -149,13 +149,13 @@ class _PerPoint(Builtin):
     bare = pure = per_point = True
 
     def resolve(self, r, call):
-        return String(max(len(_bytes(self.text(point))) for point in r.unit.points) + 1)
+        return String(max(len(_bytes(self.text(point, r.config))) for point in r.unit.points) + 1)
 
     def constant(self, r, call):
-        return self.text(r.point) if len(r.unit.points) == 1 else None
+        return self.text(r.point, r.config) if len(r.unit.points) == 1 else None
 
     def store(self, b, call, dest):
-        texts = [_bytes(self.text(point)) for point in b.unit.points]
+        texts = [_bytes(self.text(point, b.script.config)) for point in b.unit.points]
         if len(set(texts)) == 1:
             from .. import strings
             strings.store_literal(b, texts[0], dest, True)
@@ -171,7 +171,7 @@ def _bytes(text):
 class _Probe(_PerPoint):
     names = ("probe",)
 
-    def text(self, point):
+    def text(self, point, config):
         return point.name
 
 
@@ -180,11 +180,11 @@ class _ProbeType(_PerPoint):
     names = ("probetype",)
     per_point = False       # points of different kinds share no program
 
-    def text(self, point):
+    def text(self, point, config):
         return kind_of(point)
 
     def constant(self, r, call):
-        return self.text(r.point)
+        return self.text(r.point, r.config)
 
 
 def kind_of(point):
@@ -194,7 +194,7 @@ def kind_of(point):
 
 @register
 class _Func(_PerPoint):
-    """The probed function."""
+    """The probed function; C++ and Rust names as their programmers wrote them (config cpp_demangle)."""
     names = ("func",)
 
     def resolve(self, r, call):
@@ -203,8 +203,12 @@ class _Func(_PerPoint):
             r.error(call, "The func builtin can not be used with '%s' probes" % point.source.shown)
         return super().resolve(r, call)
 
-    def text(self, point):
-        return point.func or ""
+    def text(self, point, config):
+        name = point.func or ""
+        if point.user_space and config.cpp_demangle and name.startswith("_"):
+            from rawbpf.elf.demangle import demangle
+            return demangle(name)
+        return name
 
 
 def _no_address():
