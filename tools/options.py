@@ -12,6 +12,10 @@ class UsageError(Exception):
     """The command line is wrong; the text says how."""
 
 
+class UnknownOption(UsageError):
+    """There is no such option."""
+
+
 # dest: key in the result. metavar: name of the value, "" for a flag. many: values collect in a list.
 Option = namedtuple("Option", "dest short long metavar help many", defaults=(False,))
 
@@ -38,14 +42,14 @@ def _long(table, name):
                          % (name, ", ".join("--" + option.long for option in found)))
     from difflib import get_close_matches
     near = get_close_matches(name, [option.long for option in table if option.long], 1)
-    raise UsageError("unknown option '--%s'%s" % (name, "; did you mean '--%s'?" % near[0] if near else ""))
+    raise UnknownOption("unknown option '--%s'%s" % (name, "; did you mean '--%s'?" % near[0] if near else ""))
 
 
 def _short(table, letter):
     for option in table:
         if option.short == letter:
             return option
-    raise UsageError("unknown option '-%s'" % letter)
+    raise UnknownOption("unknown option '-%s'" % letter)
 
 
 def parse(table, argv):

@@ -88,7 +88,7 @@ def test_fifos_and_damaged_files(rawbpf, compile_c, tmp_path):
 @pytest.mark.parametrize("options", [("-e", "BEGIN { exit() }"), ("-l", "uprobe:/bin/sh:*")])
 def test_process_ids(rawbpf, pid, options):
     text = clean(rawbpf("trace", "-p", pid, *options), 1)
-    assert re.fullmatch("ERROR: (there is no process|-p takes a process id, not) .*\n", text)
+    assert re.fullmatch("ERROR: (Pid out of range|Failed to parse pid: invalid (integer|trailing bytes)): .*\n", text)
 
 
 # --- streams ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 
-from ..options import Option, UsageError, describe, parse
+from ..options import Option, UnknownOption, UsageError, describe, parse
 from .writer import ClosedPipe, OutputError
 
 WATCHES_SIGNALS = True      # run.py sets handlers as soon as there is something to clear up
@@ -37,15 +37,17 @@ OPTIONS = (
     Option("version", "V", "version", "", "the version"),
 )
 
-USAGE = """usage: %(prog)s [OPTION...] FILE [ARGUMENT...]
-       %(prog)s [OPTION...] -e PROGRAM [ARGUMENT...]
-       %(prog)s [OPTION...] -              (the script is read from standard input)
-       %(prog)s -l [-v] [PATTERN]
-
+USAGE = """USAGE:
+    %(prog)s [OPTION...] FILE [ARGUMENT...]
+    %(prog)s [OPTION...] -e PROGRAM [ARGUMENT...]
+    %(prog)s [OPTION...] -              (the script is read from standard input)
+    %(prog)s -l [-v] [PATTERN]
+"""
+ABOUT = """
 Runs a script in bpftrace's language. The script's arguments are $1, $2, ...; put -- before those
 that begin with a dash.
 
-options:
+OPTIONS:
 """
 
 LARGEST = 16 << 20      # bytes of a script
@@ -66,7 +68,7 @@ def run(argv, prog="rawbpf trace"):
     try:
         parsed = parse(OPTIONS, argv)
         if parsed.get("help"):
-            sys.stdout.write(USAGE % {"prog": prog} + describe(OPTIONS))
+            sys.stdout.write(USAGE % {"prog": prog} + ABOUT + describe(OPTIONS))
             return 0
         if parsed.get("version"):
             from ..cli import VERSION
@@ -78,6 +80,8 @@ def run(argv, prog="rawbpf trace"):
         return (listing if parsed.get("list") else trace)(parsed)
     except (UsageError, Failure, OutputError) as error:
         complain(str(error))
+        if isinstance(error, UnknownOption):
+            sys.stderr.write("\n" + USAGE % {"prog": prog})
         return getattr(error, "status", 1)
     except ClosedPipe:
         return 0     # the reader of a listing has seen enough
@@ -155,10 +159,11 @@ def script_text(parsed):
 
 
 def parse_pid(text):
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise UsageError("-p takes a process id, not '%s'" % text)
-    if int(text) > PID_MAX:
-        raise Failure("there is no process %s" % text)
+    if not (text.isascii() and text.isdigit()):
+        digits = text[:1].isascii() and text[:1].isdigit()
+        raise UsageError("Failed to parse pid: invalid %s: %s" % ("trailing bytes" if digits else "integer", text))
+    if not 0 < int(text) <= PID_MAX:
+        raise Failure("Pid out of range: %s" % text)
     return int(text)
 
 
@@ -247,9 +252,16 @@ def listing(parsed):
     if file is not None or parsed.get("program"):
         name, text, positional, _ = script_text(parsed)
         return list_script(name, text, positional, pid, verbose)
+    if len(parsed.operands) == 1 and file is None and _looks_like_a_file(parsed.operands[0]):
+        complain("It appears that '%s' is a filename but the file does not exist. Treating '%s' as a search pattern."
+                 % (parsed.operands[0], parsed.operands[0]), "WARNING")
     if len(parsed.operands) > 1:
         raise UsageError("-l takes one pattern, got %s" % " ".join(parsed.operands))
     return list_pattern(parsed.operands[0] if parsed.operands else "*:*", pid, verbose)
+
+
+def _looks_like_a_file(word):
+    return "." in word and not any(char in ":*" for char in word)
 
 
 def _is_elf(path):

@@ -40,7 +40,7 @@ def list_script(name, text, positional, pid, verbose):
                     points = source.expand(source.parse(attach_point.parts[1:], target), target)
                 except SourceError as error:
                     raise ScriptError(attach_point.span, error.reason, error.hints)
-                if points[0].when is None:
+                if points[0].when in (None, "iter"):
                     _print(_listed(source, attach_point, points, target), verbose)
     except ScriptError as error:
         sys.stdout.flush()
@@ -50,12 +50,18 @@ def list_script(name, text, positional, pid, verbose):
 
 
 def _listed(source, attach_point, points, target):
-    """The lines of a listing for the events of one attach point; those that no listing has (an address, an
-    interval) by their names."""
+    """The lines of a listing for the events of one attach point: those that a listing of everything has (an
+    interval or a counter without its number), else their names."""
     from rawbpf.sources import Listed, quote
-    names = {point.name for point in points}
-    known = {listed.text: listed for listed in source.list(":".join(map(quote, attach_point.parts[1:])), target)}
-    return [known.get(name) or Listed(name) for name in sorted(names)]
+    parts = attach_point.parts[1:]
+    known = {listed.text: listed for length in {1, len(parts)}
+             for listed in source.list(":".join(map(quote, parts[:length])), target)}
+    found = {}
+    for name in sorted({point.name for point in points}):
+        short = name[:name.rfind(":") + 1]
+        listed = known.get(name) or known.get(short) or Listed(name)
+        found[listed.text] = listed
+    return list(found.values())
 
 
 def _print(listed, verbose):

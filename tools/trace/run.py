@@ -79,6 +79,9 @@ def _run(session, parsed, out):
         from .results import AttachedProbes
         session.emit(AttachedProbes(session.attached))
         out.settle()
+    if "__BPFTRACE_NOTIFY_PROBES_ATTACHED" in os.environ:      # what bpftrace's own test suite waits for
+        sys.stdout.write("__BPFTRACE_NOTIFY_PROBES_ATTACHED\n")
+        sys.stdout.flush()
     if _is_pipe(out.fd):
         session.watch_output(out.fd)
     # What the compiler has made lives as long as the trace: the collector need not look at it.
