@@ -72,6 +72,8 @@ class Emitter:
         elif kind == "map":
             src = BPF_PSEUDO_MAP_FD if off is None else BPF_PSEUDO_MAP_VALUE
             self._emit(LDDW, dst, src, ref=MapRef(what, off))
+        elif kind == "ksym":
+            self._emit(LDDW, dst, BPF_PSEUDO_BTF_ID, ref=KsymRef(what))
         else:
             self._emit(LDDW, dst, BPF_PSEUDO_FUNC, ref=FuncRef(what.name))
 

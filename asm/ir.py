@@ -74,7 +74,8 @@ class Op:
     ret       value                -
 
     A Symbol is an address that is known when the program is loaded, and cheaper to make again than to
-    keep: ("stack", Slot, offset), ("map", name, None | offset in its first value), ("func", Function).
+    keep: ("stack", Slot, offset), ("map", name, None | offset in its first value), ("func", Function),
+          ("ksym", name).
 
     Passes add `phi` (see ssa.py), and register allocation `spill` slot, value and the operand ("spill",
     SpillSlot, 0), which is what is stored there.
@@ -244,6 +245,10 @@ class Function:
     def func(self, other):
         """The address of another Function of the program, as bpf_loop and the like take it (Linux 5.13)."""
         return self._add("copy", (("func", other, None),))
+
+    def ksym(self, name):
+        """The address of a variable of the kernel that BTF knows: of a per-CPU one, what bpf_per_cpu_ptr takes (Linux 5.10)."""
+        return self._add("copy", (("ksym", name, None),))
 
     # calls
 

@@ -165,6 +165,9 @@ class _Body:
                 if what not in self.module.functions:
                     self.module.functions.append(what)
                 return "@" + what.name
+            elif kind == "ksym":
+                self.module.declared.add("@%s = external global i8, section \".ksyms\"" % what)
+                return "@" + what
             else:
                 key = (what, more)
                 name = "@" + self.module.globals.setdefault(key, '"%s.%s"' % ("map" if more is None else "value", what)

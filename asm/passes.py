@@ -5,6 +5,8 @@ from .ir import Op, Value
 from .numbering import PURE, number_values
 from .slots import drop_dead_stores
 from .ssa import construct, destruct
+from .stores import drop_overwritten, merge_stores
+from .threading import fold_phis, thread_constants, thread_phis
 
 
 def optimise(function, level, main=True):
@@ -16,48 +18,19 @@ def optimise(function, level, main=True):
         if decided:
             prune(function)
         drop_dead_code(function)
-        if not decided:
+        folded = fold_phis(function)
+        threaded = thread_phis(function)
+        if threaded:
+            prune(function)
+        if not (decided or folded or threaded):
             break
     drop_dead_stores(function)
+    drop_overwritten(function)
     drop_dead_code(function)
     merge_stores(function)
     hold_constants(function)
     destruct(function)
     join_blocks(function)
-
-
-def thread_constants(function):
-    """A block that sets a variable to a number and goes to one that only tests it goes on at once.
-
-    This is before SSA form: `a && b` as a value, with both outcomes set in blocks of their own.
-    """
-    changed = False
-    for block in function.blocks:
-        while block.ops[-1].kind == "jump":
-            target = block.ops[-1].info[0]
-            if target is block or len(target.ops) != 1 or target.ops[0].kind != "branch":
-                break
-            test = target.ops[0]
-            value, number = test.args
-            if type(value) is not Value or type(number) is not int:
-                break
-            known = None
-            for op in reversed(block.ops):
-                if op.dst is not None and op.dst.n == value.n:
-                    if op.kind == "copy" and type(op.args[0]) is int:
-                        known = op.args[0]
-                    break
-            if known is None:
-                break
-            from .fold import compare
-            operator, width, then, otherwise = test.info
-            outcome = compare(operator, known, number, width)
-            block.ops[-1] = Op("jump", None, (), (then if outcome else otherwise,), block.ops[-1].span)
-            changed = True
-            if (then if outcome else otherwise) is target:
-                break
-    if changed:
-        reachable(function)
 
 
 def prune(function):
@@ -95,44 +68,6 @@ def drop_dead_code(function):
                     work.append(made[arg.n])
     for block in function.blocks:
         block.ops = [op for op in block.ops if op.dst is None or op.dst.n in needed or op.dst.n not in made]
-
-
-def merge_stores(function):
-    """Joins stores of numbers to neighbouring bytes of a slot into one wider store."""
-    import sys
-    little = sys.byteorder == "little"
-    for block in function.blocks:
-        out, last = [], None
-        for op in block.ops:
-            while op.kind == "store" and type(op.args[1]) is int and type(op.args[0]) is tuple:
-                joined = last is not None and _join(last, op, little)
-                if not joined:
-                    break
-                out.pop()
-                op = joined
-                last = out[-1] if out and out[-1].kind == "store" else None
-            out.append(op)
-            last = op if op.kind == "store" and type(op.args[1]) is int and type(op.args[0]) is tuple else None
-        block.ops = out
-
-
-def _join(first, second, little):
-    """One store that does what two of equal size do, or None."""
-    (base, low), (off, size) = first.args, first.info
-    (other, high), (off2, size2) = second.args, second.info
-    if type(base) is not tuple or type(low) is not int or base[1] is not other[1] or size != size2 or size == 8:
-        return None
-    a, b = base[2] + off, other[2] + off2
-    if abs(a - b) != size or min(a, b) % (2 * size) or base[1].align < 2 * size:
-        return None
-    if (a > b) == little:
-        low, high = high, low
-    mask = (1 << 8 * size) - 1
-    value = low & mask | (high & mask) << 8 * size
-    value -= value >> 16 * size - 1 << 16 * size
-    if size == 4 and not -1 << 31 <= value < 1 << 31:
-        return None
-    return Op("store", None, (("stack", base[1], 0), value), (min(a, b), 2 * size), first.span)
 
 
 def hold_constants(function):

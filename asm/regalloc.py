@@ -234,7 +234,7 @@ class _Graph:
         partners = {}
         for amount, a, b in self.copies:
             a, b = self.find(a), self.find(b)
-            if a != b:
+            if a != b and b not in adjacent[a]:
                 partners.setdefault(a, []).append((amount, b))
                 partners.setdefault(b, []).append((amount, a))
         failed = []

@@ -4,9 +4,11 @@ import pytest
 
 from rawbpf.asm import AsmError, Instruction, MapRef, code_info, compile_function, disassemble, ir
 from rawbpf.asm.flow import clone, reachable
-from rawbpf.asm.passes import (drop_dead_code, hold_constants, join_blocks, merge_stores, optimise, thread_constants)
+from rawbpf.asm.passes import drop_dead_code, hold_constants, join_blocks, optimise
 from rawbpf.asm.slots import drop_dead_stores
 from rawbpf.asm.ssa import construct, destruct
+from rawbpf.asm.stores import merge_stores
+from rawbpf.asm.threading import thread_constants
 
 
 def start(params=1):
