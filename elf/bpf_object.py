@@ -21,6 +21,7 @@ STB_GLOBAL, STB_WEAK = 1, 2
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION = range(4)
 R_BPF_64_64, R_BPF_64_ABS64, R_BPF_64_ABS32, R_BPF_64_NODYLD32, R_BPF_64_32 = 1, 2, 3, 4, 10
 STRUCT_OPS = (".struct_ops", ".struct_ops.link", "?.struct_ops", "?.struct_ops.link")
+ARENA = ".addr_space.1"       # globals in the memory that programs share with user space
 DATA_LIMIT = 1 << 30        # bytes of one data section
 
 
@@ -83,7 +84,7 @@ def is_data(name):
 
 class BpfObjectFile:
     """`functions` (list of Function), `data` (section name -> DataSection), `externs` (name -> Extern),
-    `maps` (name -> bpf_maps.MapDefinition), `license`, `btf` and `btf_ext` (None without), `symbols`.
+    `arena` (DataSection or None), `maps` (name -> bpf_maps.MapDefinition), `license`, `btf` and `btf_ext` (None without), `symbols`.
     ElfError for whatever does not fit together."""
 
     def __init__(self, image):
@@ -100,7 +101,8 @@ class BpfObjectFile:
         self.relocations = self._relocations()
         self.license = self._license()
         self.functions = self._functions()
-        self.data = self._data()
+        self.data = self._data(is_data)
+        self.arena = self._data(lambda name: name == ARENA).get(ARENA)
         self.externs = self._externs()
         from .bpf_maps import read_maps
         self.maps = read_maps(self)
@@ -230,10 +232,10 @@ class BpfObjectFile:
             table = self._starts = {(each.section_index, each.offset): each for each in self.functions}
         return table.get((section_index, offset))
 
-    def _data(self):
+    def _data(self, wanted):
         result = {}
         for section in self.sections[1:]:
-            if not is_data(section.name) or not section.size or section.type not in (SHT_PROGBITS, SHT_NOBITS):
+            if not wanted(section.name) or not section.size or section.type not in (SHT_PROGBITS, SHT_NOBITS):
                 continue
             if section.size > DATA_LIMIT:
                 raise self.error("section %s has %d bytes, more than a map can hold" % (section.name, section.size),

@@ -72,6 +72,12 @@ fmod_ret.s+               tracing         modify_return           tracing       
 fexit.s+                  tracing         trace_fexit             tracing         btf,sleepable
 fsession+                 tracing         trace_fsession          tracing         btf
 fsession.s+               tracing         trace_fsession          tracing         btf,sleepable
+fsession.multi+           tracing         trace_fsession_multi    tracing_multi
+fsession.multi.s+         tracing         trace_fsession_multi    tracing_multi   sleepable
+fentry.multi+             tracing         trace_fentry_multi      tracing_multi
+fexit.multi+              tracing         trace_fexit_multi       tracing_multi
+fentry.multi.s+           tracing         trace_fentry_multi      tracing_multi   sleepable
+fexit.multi.s+            tracing         trace_fexit_multi       tracing_multi   sleepable
 freplace+                 ext             -                       tracing         btf
 lsm+                      lsm             lsm_mac                 tracing         btf
 lsm.s+                    lsm             lsm_mac                 tracing         btf,sleepable

@@ -161,15 +161,39 @@ def _kprobe_multi(program, prefix, target):
     return link.attach_kprobe_multi(program, names, retprobe=prefix.startswith("kret"), session="session" in prefix)
 
 
-def _usdt(program, prefix, target):
-    raise ObjectError("usdt/%s: this loader does not fill the tables that libbpf's usdt.bpf.h reads arguments by; "
-                      "attach it with rawbpf.sources.Usdt" % target)
+def _tracing_multi(program, prefix, target):
+    from . import ksyms
+    module, colon, pattern = target.rpartition(":")
+    btf = ksyms.types_of(module if colon and module != "vmlinux" else None)
+    ids = [number for number in _traceable(btf) if fnmatch.fnmatchcase(btf.name(number), pattern)]
+    if not ids:
+        raise ObjectError("the kernel has no function that can be traced and matches %s" % target)
+    return link.attach_tracing_multi(program, "trace_%s_multi" % prefix.split(".")[0], ids)
+
+
+def _traceable(btf):
+    """BTF ids of functions of up to 12 arguments of up to 16 bytes, whose result is no struct."""
+    from rawbpf.elf import btf_raw as raw
+    from rawbpf.elf.image import ElfError
+    for number in range(max(btf.first_id, 1), btf.count):
+        if btf.kind(number) != "func":
+            continue
+        prototype = raw.record(btf, raw.record(btf, number).rest)
+        arguments = raw.parameters(prototype)
+        try:
+            if prototype.kind == "func_proto" and len(arguments) <= 12 and all(
+                    argument and raw.size(btf, argument) <= 16 for argument in arguments) and not (
+                    prototype.rest and raw.skip(btf, prototype.rest).kind in ("struct", "union")):
+                yield number
+        except ElfError:        # an argument without a size
+            continue
 
 
 _KINDS = {
-    "tracepoint": _tracepoint, "kprobe": _kprobe, "ksyscall": _ksyscall, "uprobe": _uprobe, "usdt": _usdt,
+    "tracepoint": _tracepoint, "kprobe": _kprobe, "ksyscall": _ksyscall, "uprobe": _uprobe,
     "uprobe_multi": _uprobe_multi, "kprobe_multi": _kprobe_multi,
     "raw_tracepoint": lambda program, prefix, target: link.attach_raw_tracepoint(program, target),
     "tracing": lambda program, prefix, target: link.attach_tracing(program),
+    "tracing_multi": _tracing_multi,
     "iter": lambda program, prefix, target: link.attach_iter(program),
 }

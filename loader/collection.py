@@ -15,19 +15,20 @@ import os
 import re
 
 from rawbpf.elf.bpf_maps import MapDefinition
-from rawbpf.elf.bpf_object import STRUCT_OPS, BpfObjectFile
+from rawbpf.asm import Instruction, MapRef
+from rawbpf.elf.bpf_object import ARENA, BpfObjectFile
 from rawbpf.elf.bpf_sections import classify
 
-from . import ksyms
+from . import ksyms, struct_ops
 from .core_relo import CoreResolver
 from .errors import KernelError, ObjectError, VerifierError
 from .externs import KCONFIG, Externs
-from .object_maps import BPFFS, DataMap, Globals, ObjectMap
+from .object_maps import BPFFS, ArenaMap, DataMap, Globals, ObjectMap
 from .program import Program
-from .relocate import Linker
+from .relocate import MISSING_MAP, Linker
 from .uapi import F_SLEEPABLE, F_XDP_HAS_FRAGS, MAP_TYPES
 
-_ARRAY = MAP_TYPES["array"]
+_ARRAY, _ARENA = MAP_TYPES["array"], MAP_TYPES["arena"]
 _BTF_TARGETS = {"trace_raw_tp": ("btf_trace_", "typedef"), "lsm_mac": ("bpf_lsm_", "func"),
                 "lsm_cgroup": ("bpf_lsm_", "func"), "trace_iter": ("bpf_iter_", "func")}
 
@@ -75,19 +76,25 @@ class ObjectProgram:
     def _load(self, log_level):
         if self.type is None:
             raise ObjectError("program %s: the section name %r says no program type" % (self.name, self.section))
-        if self.type == "struct_ops":
-            raise ObjectError("program %s: struct_ops maps of objects are not supported by this loader" % self.name)
         owner, linked = self._owner, self.link()
+        instructions, maps = self._with_maps(linked)
         options = dict(name=self.name, license=owner.file.license, flags=self.flags, ifindex=self.ifindex,
-                       expected_attach_type=self.expected_attach_type, log_level=log_level,
-                       maps={name: owner.maps[name].map for name in linked.maps})
+                       expected_attach_type=self.expected_attach_type, log_level=log_level, maps=maps)
+        if self._kind and "usdt" in self._kind.options and self.expected_attach_type is None:
+            from . import features
+            if features.has_link("uprobe_multi"):       # all its places by one link
+                options["expected_attach_type"] = "trace_uprobe_multi"
         if owner.btf is not None and linked.func_info[0]:
             options.update(btf=owner.btf, func_info=linked.func_info, line_info=linked.line_info)
         module = None
-        if self._kind and "btf" in self._kind.options:
+        if self.type == "struct_ops":
+            module = self._struct_ops(options)
+        elif self._kind and "btf" in self._kind.options:
             module = self._attach_btf(options)
+        elif self._kind and self._kind.attach == "tracing_multi" and ":" in self.target:
+            module = options["attach_btf_obj"] = self._module(self.target.partition(":")[0])
         try:
-            return Program.load(self.type, linked.instructions, **options)
+            return Program.load(self.type, instructions, **options)
         except VerifierError as error:
             raise self._explained(error, linked) from None
         except ValueError as error:
@@ -96,10 +103,52 @@ class ObjectProgram:
             if module is not None:
                 module.close()
 
+    def _with_maps(self, linked):
+        """(instructions, maps by name): globals of the arena at their place; what refers to a map that is not
+        created (autocreate) must not be reached."""
+        owner, maps = self._owner, {}
+        missing = set()
+        for name in linked.maps:
+            each = owner.map_of(name)
+            if each.map is None:
+                missing.add(name)
+            maps[name] = each.map
+        if not missing and ARENA not in maps:
+            return linked.instructions, maps
+        out, slot = [], 0
+        for instruction in linked.instructions:
+            ref = instruction.ref
+            if isinstance(ref, MapRef) and ref.name in missing:
+                for at in (slot, slot + 1):
+                    out.append(Instruction(0x85, imm=MISSING_MAP))
+                    linked.poisons[at] = "map %s, which was not created" % ref.name
+            elif isinstance(ref, MapRef) and ref.name == ARENA:
+                out.append(instruction._replace(ref=MapRef(ARENA, ref.offset + owner.map_of(ARENA).place)))
+            else:
+                out.append(instruction)
+            slot += instruction.slots
+        return out, maps
+
+    def _struct_ops(self, options):
+        """What says which function of which struct it is."""
+        for each in self._owner.struct_ops:
+            found = each.member_of(self.name)
+            if found is not None:
+                options.update(attach_btf_id=found[0], expected_attach_type=found[1])
+                return None if found[2] is None else options.setdefault("attach_btf_obj", self._module(found[2]))
+        members = [each for each in self._owner.struct_ops if self.name in each.functions.values()]
+        raise ObjectError("program %s: %s" % (self.name, "the kernel's struct %s has no such function" %
+                          members[0].struct.name if members else "no struct of .struct_ops refers to it"))
+
+    @staticmethod
+    def _module(name):
+        from .btf import BtfObject
+        return BtfObject.of_module(name)
+
     def _explained(self, error, linked):
         """A refusal because of a poisoned instruction says what that was."""
         why = linked.poisons.get(error.slot)
-        if why is None and re.search(r"unknown#(?:195896080|2002000000)\b", error.message or "") and linked.poisons:
+        if why is None and re.search(r"unknown#(?:195896080|2001000000|2002000000)\b", error.message or "") and linked.poisons:
             why = next(iter(linked.poisons.values()))
         if why is None:
             return error
@@ -139,6 +188,9 @@ class ObjectProgram:
 
         from . import autoattach
         try:
+            if self._kind.attach == "usdt":
+                from . import object_usdt
+                return object_usdt.attach(self._owner, self, self.target)
             return autoattach.attach(self.program, self._kind.prefix, self._kind.attach, self.target)
         except (ObjectError, ElfError) as error:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
@@ -209,7 +261,7 @@ def _function_of(program, name):
 
 class Object:
     """An object file and, after load(), what was made of it. Attributes: `programs`, `maps` (dicts by name),
-    `rodata`, `data`, `bss`, `kconfig` (variables by name), `license`, `name`, `file` (BpfObjectFile), `btf`
+    `rodata`, `data`, `bss`, `kconfig`, `arena` (variables by name), `struct_ops` (those of the maps), `license`, `name`, `file` (BpfObjectFile), `btf`
     (BtfObject or None). Errors: ElfError and ObjectError about the file, KernelError about the kernel."""
 
     def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None):
@@ -226,8 +278,10 @@ class Object:
                     raise ObjectError("two programs are called %s" % function.name)
                 self.programs[function.name] = ObjectProgram(self, function)
         self.maps = self._maps()
+        self.struct_ops = [each for each in self.maps.values() if isinstance(each, struct_ops.StructOpsMap)]
         self.rodata, self.data, self.bss = (Globals(self, kind) for kind in (".rodata", ".data", ".bss"))
-        self.kconfig = Globals(self, KCONFIG)
+        self.kconfig, self.arena = Globals(self, KCONFIG), Globals(self, ARENA)
+        self.btf_error = None
 
     @classmethod
     def open(cls, path, **options):
@@ -260,7 +314,18 @@ class Object:
         return Btf.open(self._btf_path)
 
     def _maps(self):
-        result = {name: ObjectMap(self, definition) for name, definition in self.file.maps.items()}
+        result = {}
+        for name, definition in self.file.maps.items():
+            result[name] = (ArenaMap if definition.type == _ARENA else ObjectMap)(self, definition)
+        arenas = [each for each in result.values() if isinstance(each, ArenaMap)]
+        if self.file.arena is not None and len(arenas) != 1:
+            raise ObjectError("it has globals in an arena and %s" % (
+                "several maps that are arenas" if arenas else "no map that is an arena"))
+        self._arena = arenas[0] if self.file.arena is not None else None
+        for each in struct_ops.read(self):
+            if each.name in result:
+                raise ObjectError("two maps are called %s" % each.name)
+            result[each.name] = each
         for name, data in self.file.data.items():
             if data.size:
                 variables = self.file.variables(name)
@@ -273,6 +338,15 @@ class Object:
                                        value_type=self.file.btf.find_id(KCONFIG, "datasec"))
             result[KCONFIG] = DataMap(self, definition, self.externs.size, None, True, True)
         return result
+
+    def map_of(self, name):
+        """The map of a map's name or, ARENA, the one that holds the arena's globals."""
+        return self._arena if name == ARENA else self.maps[name]
+
+    def data_maps(self):
+        """[(section, what holds its data)] of all global data."""
+        found = [(name, each) for name, each in self.maps.items() if isinstance(each, DataMap)]
+        return found + ([(ARENA, self._arena)] if self._arena is not None else [])
 
     def data_variables(self, section):
         """[(name, offset, size, BTF type id)] of the variables of a data map."""
@@ -290,7 +364,8 @@ class Object:
     def select(self, only=None):
         """Names of the programs to load: those asked for, or all but those of a section with "?"."""
         if only is None:
-            return [name for name, program in self.programs.items() if program.autoload]
+            return [name for name, program in self.programs.items() if program.autoload and (
+                program.type != "struct_ops" or self._wanted_by_struct(name))]
         names = [only] if isinstance(only, str) else list(only)
         for name in names:
             if name not in self.programs:
@@ -300,6 +375,12 @@ class Object:
                     self.file.path, name, "did you mean %s?" % near[0] if near else
                     "it has " + (", ".join(self.programs) or "none")))
         return names
+
+    def _wanted_by_struct(self, name):
+        """Is a struct_ops program to be loaded? Not when the structs that refer to it are not created, or when
+        this kernel's have no such function; one that nothing refers to is an error, later."""
+        users = [each for each in self.struct_ops if name in each.functions.values()]
+        return not users or any(each.autocreate and each.member_of(name) for each in users)
 
     def load(self, only=None, log_level=0):
         """Creates the maps and loads the programs, those named in `only` or all. When something is refused,
@@ -321,7 +402,10 @@ class Object:
         if only is not None:
             wanted = set()
             for name in only:
-                wanted |= self.programs[name].link().maps
+                wanted |= {self.map_of(used).name for used in self.programs[name].link().maps}
+            # a struct of which all functions are loaded
+            wanted |= {each.name for each in self.struct_ops if each.functions and
+                       set(each.functions.values()) <= set(only)}
             for name in list(wanted):
                 wanted.update(inner for _, inner in self.maps[name].definition.values if inner in self.maps)
         self._load_btf()
@@ -348,6 +432,8 @@ class Object:
             self.btf_error = error
 
     def _fill(self, target):
+        if target.map is None:
+            return
         if isinstance(target, DataMap):
             target.fill()
         elif target.type in ("array_of_maps", "hash_of_maps"):
@@ -370,13 +456,17 @@ class Object:
     # -- attaching, pinning, closing -------------------------------------------------------------------
 
     def attach(self):
-        """Attaches every loaded program whose section says to what -> LinkGroup. All or none."""
+        """Attaches every loaded program whose section says to what, and registers the struct_ops maps ->
+        LinkGroup. All or none."""
         from .link import LinkGroup
         group = LinkGroup()
         try:
             for program in self.programs.values():
                 if program.program is not None and program.autoattach and program.attachable:
                     group.add(program.attach())
+            for each in self.struct_ops:
+                if each.map is not None and each.autoattach:
+                    group.add(each.attach())
         except BaseException:
             group.close()
             raise
@@ -415,7 +505,3 @@ def _module_types():
         if module != "vmlinux":
             yield Btf.open(os.path.join(folder, module), base)
 
-
-def has_struct_ops(file):
-    """Does the object define struct_ops maps?"""
-    return any(section.name in STRUCT_OPS and section.size for section in file.sections)

@@ -24,10 +24,18 @@ def vmlinux():
     return Btf.open(path)
 
 
+def types_of(module):
+    """The types of a module, an elf Btf that continues vmlinux's; None: vmlinux's own."""
+    if module is None:
+        return vmlinux()
+    from rawbpf.elf.btf import Btf
+    return Btf.open("/sys/kernel/btf/" + module, vmlinux())
+
+
 @functools.lru_cache(maxsize=None)
 def find(name, kind):
-    """(id, module) of a symbol in the kernel's BTF or its modules': kind "func" or "var", module None
-    for vmlinux. None when none has it."""
+    """(id, module) of a symbol or type in the kernel's BTF or its modules': kind "func", "var", "struct", ...;
+    module None for vmlinux. None when none has it."""
     base = vmlinux()
     if base is None:
         return None

@@ -210,6 +210,24 @@ def attach_tracing(program, cookie=None):
     return Link(fd)
 
 
+def attach_tracing_multi(program, attach_type, ids, cookies=None):
+    """One tracing program on many functions of the kernel (or of one module, whose BTF it was loaded for), by
+    their BTF ids, with one cookie each if given (7.2+). attach_type: "trace_fentry_multi", "trace_fexit_multi",
+    "trace_fsession_multi", which the program was loaded with."""
+    if cookies is not None and len(cookies) != len(ids):
+        raise ValueError("one cookie for each function, please")
+    buffers = [bytearray(struct.pack("=%dI" % len(ids), *ids)), _u64s(cookies or ())]
+    try:
+        fd = syscalls.link_create("tracing_multi", prog_fd=program.fileno(), attach_type=ATTACH_TYPES[attach_type],
+                                  ids=address(buffers[0]), cookies=address(buffers[1]), cnt=len(ids))
+    except OSError as error:
+        raise refused("attach of program %s to %d functions" % (program.name, len(ids)), error, "trace",
+                      invalid=since((7, 2), "a tracing_multi link") or {
+                          errno.EINVAL: "one of them cannot be traced, or is twice there"}.get(error.errno, "")
+                      ) from None
+    return Link(fd)
+
+
 def attach_iter(program, info=b"", flags=0):
     """A tracing/iter program to its iterator (5.8+); `info` is a union bpf_iter_link_info. Each
     iter_open() of the link is one run of it."""

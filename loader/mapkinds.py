@@ -75,12 +75,9 @@ class PerCpuHashMap(PerCpuValues, HashMap):
 class ObjectMap(Map):
     """Values are kernel objects or numbers (programs, maps, perf events, sockets; an interface's index,
     a CPU's queue length), given as objects, descriptors or numbers. What the system call reads back is
-    the id of a program or map, or the cookie of a socket. Keys may be integers."""
+    the id of a program or map, or the cookie of a socket."""
 
     __slots__ = ()
-
-    def _key(self, key):
-        return Map._key(self, key.to_bytes(self.key_size, "little") if isinstance(key, int) else key)
 
     def _encode(self, value):
         if isinstance(value, (bytes, bytearray)):

@@ -16,7 +16,7 @@ from .introduced import since
 from .kobject import BpfObject, fd_of
 from .program import object_name
 from .syscalls import ATTR, address, bpf_raw
-from .uapi import ANY, F_NO_PREALLOC, F_NUMA_NODE, F_TOKEN_FD, MAP_TYPES, name_of, number
+from .uapi import ANY, F_NO_PREALLOC, F_NUMA_NODE, F_TOKEN_FD, F_VTYPE_BTF_OBJ_FD, MAP_TYPES, name_of, number
 
 _NET = {"devmap", "devmap_hash", "sockmap", "sockhash", "cpumap", "xskmap", "reuseport_sockarray"}
 
@@ -30,7 +30,8 @@ _ELEM = struct.Struct("=I4xQQQ")
 
 
 class Map(BpfObject):
-    """Any map. Errors are KernelErrors; a key that is not there is None or False, not an error."""
+    """Any map. Errors are KernelErrors; to the methods a key that is not there is None or False, not an error.
+    It is a mapping of bytes as well: map[key], map[key] = value, del, in, len, iteration, get, items."""
 
     __slots__ = ("type", "key_size", "value_size", "max_entries", "name", "flags", "_batches")
     kind = "map"
@@ -44,14 +45,15 @@ class Map(BpfObject):
     @staticmethod
     def create(type, key_size, value_size, max_entries, *, name="", flags=0, inner_map=None,
                numa_node=None, btf=None, btf_key_type_id=0, btf_value_type_id=0,
-               btf_vmlinux_value_type_id=0, map_extra=0, ifindex=0, token=None):
+               btf_vmlinux_value_type_id=0, value_type_btf_obj=None, map_extra=0, ifindex=0, token=None):
         """Makes a map -> Map of the class that fits the type (a name of MAP_TYPES).
 
         Sizes in bytes, max_entries in elements (ring buffers: bytes, a power of two and pages).
         A perf_event_array with max_entries 0 gets one element for each possible CPU. Local storage
         (sk, inode, task, cgrp) has max_entries 0 and wants BTF: without one, its value is plain bytes.
         map_extra: hash functions of a bloom_filter (5.16+), the address of an arena. token: a
-        kobject.Token that delegates the permission (6.9+).
+        kobject.Token that delegates the permission (6.9+). value_type_btf_obj: a module's BtfObject that
+        btf_vmlinux_value_type_id (of a struct_ops map) lies in (6.9+).
         """
         type_number = number(MAP_TYPES, type, "map type")
         if type == "perf_event_array" and not max_entries:
@@ -69,8 +71,10 @@ class Map(BpfObject):
             btf_fd=fd_of(btf) if btf is not None else 0, btf_key_type_id=btf_key_type_id,
             btf_value_type_id=btf_value_type_id, map_extra=map_extra,
             btf_vmlinux_value_type_id=btf_vmlinux_value_type_id)
+        if value_type_btf_obj is not None:
+            fields.update(map_flags=flags | F_VTYPE_BTF_OBJ_FD, value_type_btf_obj_fd=fd_of(value_type_btf_obj))
         if token is not None:
-            fields.update(map_flags=flags | F_TOKEN_FD, map_token_fd=fd_of(token))
+            fields.update(map_flags=fields["map_flags"] | F_TOKEN_FD, map_token_fd=fd_of(token))
         call = "creation of %s map%s" % (type, " " + name if name else "")
         try:
             fd = _create(fields)
@@ -126,6 +130,8 @@ class Map(BpfObject):
               if error.errno in (errno.ENOTSUP, 524) else ""))
 
     def _key(self, key):
+        if isinstance(key, int):
+            return bytearray(_number(key, self.key_size, "key of map " + self.name))
         if len(key) != self.key_size:
             raise ValueError("a key of map %s is %d bytes, not %d" %
                              (self.name, self.key_size, len(key)))
@@ -182,6 +188,35 @@ class Map(BpfObject):
             if error.errno == errno.ENOENT:
                 return False
             raise self._refused("delete", error) from None
+        return True
+
+    # -- as a mapping --
+
+    def __getitem__(self, key):
+        """map[key]: the value (bytes; per-CPU: a list of them); KeyError when it is not there. A key may be
+        an integer, which stands for its key_size bytes."""
+        value = self.lookup(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key, value):
+        self.update(key, value)
+
+    def __delitem__(self, key):
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def get(self, key, default=None):
+        value = self.lookup(key)
+        return default if value is None else value
+
+    def __len__(self):
+        """How many elements there are now; the kernel does not count them, so it walks over them."""
+        return sum(1 for _ in self.keys())
+
+    def __bool__(self):
+        """True: an empty map is a map, too (and asking must not walk over it)."""
         return True
 
     # -- iteration --
@@ -359,6 +394,14 @@ class Map(BpfObject):
         """This map as a mutable mapping of Python values, see typed.TypedMap."""
         from .typed import TypedMap
         return TypedMap(self, key, value)
+
+
+def _number(value, size, what):
+    import sys
+    try:
+        return value.to_bytes(size, sys.byteorder, signed=value < 0)
+    except OverflowError:
+        raise ValueError("%d does not fit into the %d bytes of a %s" % (value, size, what)) from None
 
 
 def _class_of(type):

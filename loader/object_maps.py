@@ -16,12 +16,13 @@ BPFFS = "/sys/fs/bpf"
 _NO_BTF = {"perf_event_array", "cgroup_array", "stack_trace", "array_of_maps", "hash_of_maps", "devmap",
            "devmap_hash", "cpumap", "xskmap", "sockmap", "sockhash", "queue", "stack", "arena", "ringbuf",
            "user_ringbuf", "bloom_filter"}
+_DIRECT_LIMIT = 1 << 29     # BPF_MAX_VAR_OFF: how far into a map's value an instruction may refer
 _SHOWN = ("type", "key_size", "value_size", "max_entries", "flags")
 
 
 class ObjectMap:
     """One map. Until it is created, its shape may be changed: max_entries, value_size, key_size, flags,
-    numa_node, map_extra, type, pin_path. `map` is then the loader's Map, which has the raw operations.
+    numa_node, map_extra, type, pin_path; `autocreate`: False for one that load() leaves out. `map` is then the loader's Map, which has the raw operations.
 
     With BTF it is a mapping of Python values: m[key], m[key] = value, del, in, items(). A ring or perf
     buffer is iterated for its records without end, decoded by `record_type` (the name of a type of the
@@ -39,6 +40,7 @@ class ObjectMap:
         self.pin_path = None
         if definition.pinning == PIN_BY_NAME:
             self.pin_path = os.path.join(owner.pin_root, definition.name)
+        self.autocreate = self.autoattach = True
         self.record_type = None
         self.map = self._typed = self._reader = None
 
@@ -51,7 +53,7 @@ class ObjectMap:
 
     def create(self, btf):
         """Creates the map (or opens its pin); `btf` is the object's BtfObject or None."""
-        if self.map is not None:
+        if self.map is not None or not self.autocreate:
             return
         if self.definition.type not in MAP_TYPES.values():
             raise ObjectError("map %s: its type %d is newer than this loader" % (self.name, self.definition.type))
@@ -282,6 +284,60 @@ class DataMap(ObjectMap):
         super().close()
 
 
+class ArenaMap(ObjectMap):
+    """Memory that programs and user space share (6.9+), with the globals of the section .addr_space.1 at its end."""
+
+    def __init__(self, owner, definition):
+        super().__init__(owner, definition)
+        data = owner.file.arena
+        self.content = bytearray() if data is None else bytearray(data.content or data.size)
+        self._memory = None
+
+    @property
+    def place(self):
+        """Where in the arena the globals are: in its last pages, if instructions can refer to them there."""
+        page = syscalls.PAGE_SIZE
+        at = self.max_entries * page - (len(self.content) + page - 1 & -page)
+        if at < 0:
+            raise ObjectError("map %s: %d pages are too few for %d bytes of globals" % (
+                self.name, self.max_entries, len(self.content)))
+        return at if at + len(self.content) < _DIRECT_LIMIT else 0
+
+    def create(self, btf):
+        place = self.place
+        super().create(btf)
+        if self.map is not None and self._memory is None:
+            # programs see an address only once it is mapped
+            self._memory = self.map.mmap()
+            if self.content:
+                self._memory[place:place + len(self.content)] = bytes(self.content)
+
+    def memory(self):
+        """The whole arena as an mmap object."""
+        self._loaded()
+        return self._memory
+
+    def read(self, offset, size):
+        if self._memory is None:
+            return bytes(self.content[offset:offset + size])
+        return self._memory[self.place + offset:self.place + offset + size]
+
+    def write(self, offset, data):
+        if self._memory is None:
+            self.content[offset:offset + len(data)] = data
+        else:
+            self._memory[self.place + offset:self.place + offset + len(data)] = data
+
+    def close(self):
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            try:
+                memory.close()
+            except BufferError:
+                memory = None           # somebody has a view: the mapping goes with it
+        super().close()
+
+
 class Globals:
     """The variables of data sections by name: obj.rodata["targ_uid"] = 1000, obj.bss["hits"]."""
 
@@ -291,8 +347,8 @@ class Globals:
     def _variables(self):
         if self._table is None:
             self._table = {}
-            for name, data in self._owner.maps.items():
-                if isinstance(data, DataMap) and (name == self._kind or name.startswith(self._kind + ".")):
+            for name, data in self._owner.data_maps():
+                if name == self._kind or name.startswith(self._kind + "."):
                     for variable, offset, size, type_id in self._owner.data_variables(name):
                         if offset + size <= len(data.content):
                             self._table.setdefault(variable, (data, offset, size, type_id))

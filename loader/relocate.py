@@ -9,7 +9,7 @@ import struct
 from typing import NamedTuple
 
 from rawbpf.asm import AsmError, Instruction, MapRef, decode, slot_numbers
-from rawbpf.elf.bpf_object import R_BPF_64_32, R_BPF_64_64, STT_SECTION, is_data
+from rawbpf.elf.bpf_object import ARENA, R_BPF_64_32, R_BPF_64_64, STT_SECTION, is_data
 
 from . import core_relo
 from .errors import ObjectError
@@ -19,7 +19,7 @@ _CALL, _LDDW = 0x85, 0x18
 _MAX_INSTRUCTIONS = 1 << 20     # of one program: what the kernel takes at most
 
 # Calls that must not be reached, told apart by their helper number (a poisoned CO-RE access: 195896080).
-MISSING_KFUNC = 2002000000
+MISSING_KFUNC, MISSING_MAP = 2002000000, 2001000000
 
 
 class Linked(NamedTuple):
@@ -175,7 +175,7 @@ class Linker:
                 raise ObjectError("%s: no map starts at byte %d of %s" % (where, at, section.name))
             instructions[index] = Instruction(_LDDW, instruction.dst, ref=MapRef(name))
             maps.add(name)
-        elif is_data(section.name) and section.name in self.file.data:
+        elif is_data(section.name) and section.name in self.file.data or section.name == ARENA and self.file.arena:
             at = symbol.value + low
             if not 0 <= at <= section.size:
                 raise ObjectError("%s: byte %d lies outside %s" % (where, at, section.name))

@@ -115,7 +115,10 @@ PSEUDO_KFUNC_CALL = 2
 
 
 def number(table, name, what):
-    """Value of a name in one of the tables above; a ValueError that suggests the nearest name."""
+    """Value of a name in one of the tables above (a number is itself: the kernel may know more than the table); a
+    ValueError that suggests the nearest name."""
+    if isinstance(name, int):
+        return name
     try:
         return table[name]
     except KeyError:

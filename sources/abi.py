@@ -1,12 +1,13 @@
 """What depends on the machine: pt_regs, calling convention, register names. One table each.
 
-pt_regs is what a kprobe's, uprobe's or perf event's context starts with: x86
-arch/x86/include/asm/ptrace.h, arm64 arch/arm64/include/uapi/asm/ptrace.h (struct user_pt_regs).
+pt_regs is what a kprobe's, uprobe's or perf event's context starts with: rawbpf.elf.pt_regs.
 Calling conventions: System V AMD64 psABI 3.2.3, AAPCS64 6.8.
 """
 
 import os
 from typing import NamedTuple
+
+from rawbpf.elf.pt_regs import PT_REGS
 
 from .base import SourceError
 
@@ -24,23 +25,15 @@ class Abi(NamedTuple):
     watch_modes: tuple  #: what the debug registers can watch for
 
 
-def _slots(names):
-    return {name: 8 * index for index, name in enumerate(names.split())}
-
-
-_ARM64 = _slots(" ".join("r%d" % n for n in range(31)) + " sp pc pstate")
-_ARM64.update({"x%d" % n: 8 * n for n in range(31)})
-
 ABIS = {
     "x86_64": Abi(
         machine="x86_64", pointer_size=8,
-        registers=_slots(
-            "r15 r14 r13 r12 bp bx r11 r10 r9 r8 ax cx dx si di orig_ax ip cs flags sp ss"),
+        registers=PT_REGS["x86_64"],
         arguments=("di", "si", "dx", "cx", "r8", "r9"),
         stack_offset=8,  # above the return address
         result="ax", pc="ip", sp="sp", return_code=b"\x90\xc3", watch_modes=("rw", "w", "x")),
     "aarch64": Abi(
-        machine="aarch64", pointer_size=8, registers=_ARM64,
+        machine="aarch64", pointer_size=8, registers=PT_REGS["aarch64"],
         arguments=tuple("r%d" % n for n in range(8)),
         stack_offset=0,
         result="r0", pc="pc", sp="sp", return_code=b"\x1f\x20\x03\xd5\xc0\x03\x5f\xd6",

@@ -47,7 +47,10 @@ def compile_c(source, *flags, name="a.out"):
 
 
 def build(source, flags, name):
-    """The bytes of the program that gcc makes of `source`."""
+    """The bytes of the program that gcc makes of `source`; of a `.bpf.o`, clang (see tests/bpfcc.py)."""
+    if name.endswith(".bpf.o"):
+        from tests import bpfcc
+        return bpfcc.build(source, flags, name)
     if not shutil.which("gcc"):
         raise CompileError("the tests need gcc and the C library's headers: "
                            "apt-get install g++")

@@ -205,7 +205,7 @@ def test_attached_by_its_section(section):
     ("uprobe/libc.so.6:no_such_function", "has no function no_such_function"),
     ("uprobe/no_such_command:main", "no library or command is called no_such_command"),
     ("tp/no/such", "the kernel has no such tracepoint"), ("tp/nothing", "no GROUP/NAME"),
-    ("raw_tp/no_such", "no tracepoint of that name"), ("usdt/libc.so.6:a:b", "rawbpf.sources.Usdt"),
+    ("raw_tp/no_such", "no tracepoint of that name"), ("usdt/libc.so.6:a:b", "has no probe a:b"),
 ])
 def test_what_a_section_names_and_is_not_there(section, reason):
     with Object.parse(write_object(assemble(COUNT % section), MAP_TYPES)) as obj:
@@ -217,7 +217,7 @@ def test_what_a_section_names_and_is_not_there(section, reason):
 @pytest.mark.parametrize("section, reason", [
     ("tp_btf/no_such", "the kernel has no tracepoint no_such"), ("iter/no_such", "no iterator no_such"),
     ("fentry/no_such", "no function no_such"), ("freplace/x", "set its attach_prog"),
-    ("struct_ops/x", "struct_ops maps of objects are not supported"), ("nonsense", "no program type"),
+    ("struct_ops/x", "no struct of .struct_ops refers to it"), ("nonsense", "no program type"),
 ])
 def test_what_cannot_be_loaded(section, reason):
     with Object.parse(write_object(assemble(COUNT % section), MAP_TYPES)) as obj:

@@ -16,7 +16,7 @@ from rawbpf.elf.btf_ext import CORE_KINDS
 from rawbpf.loader import Map, Object, ObjectError, VerifierError
 from tests.bpfcc import compile_bpf
 
-pytestmark = [pytest.mark.peer, pytest.mark.root]
+pytestmark = [pytest.mark.peer, pytest.mark.kernel]
 PACKET = bytes(14)
 
 

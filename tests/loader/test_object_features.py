@@ -1,0 +1,199 @@
+"""struct_ops, arenas and USDT probes in objects that clang made; values from the fixtures' sources."""
+
+import socket
+import subprocess
+
+import pytest
+
+from rawbpf.loader import KernelError, Object, ObjectError, kernel
+from tests.bpfcc import compile_bpf, compile_bpf_text
+
+pytestmark = [pytest.mark.peer, pytest.mark.kernel]
+PACKET = bytes(14)
+TCP_CONGESTION = 13
+
+
+def transfer(congestion):
+    """100,000 bytes over the loopback interface under a congestion control."""
+    with socket.socket() as listener, socket.socket() as sender:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        sender.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, congestion.encode())
+        sender.connect(listener.getsockname())
+        with listener.accept()[0] as receiver:
+            sender.sendall(b"x" * 100000)
+            got = 0
+            while got < 100000:
+                got += len(receiver.recv(65536))
+
+
+@pytest.fixture
+def network():
+    """The loopback interface may be down in a virtual machine."""
+    from tests.loader.test_links import loopback_up
+    loopback_up()
+
+
+def test_a_struct_of_functions(network):
+    with Object.open(compile_bpf("struct_ops.c")) as obj:
+        assert dict(obj.maps["plain"].items()) == {
+            "ssthresh": "mine_ssthresh", "cong_avoid": "mine_cong_avoid", "undo_cwnd": "mine_undo_cwnd",
+            "invented": "mine_invented", "flags": 0, "name": "rawbpf_plain"}
+        # what no kernel has is not loaded, and what is only made when asked for is not made
+        obj.load()
+        assert {name for name, each in obj.programs.items() if each.program is not None} == {
+            "mine_ssthresh", "mine_cong_avoid", "mine_undo_cwnd"}
+        assert obj.maps["plain"].map is not None and obj.maps["linked"].map is None
+        with obj.attach():
+            transfer("rawbpf_plain")
+            assert obj.bss["avoided"] > 0
+        with pytest.raises(OSError):
+            transfer("rawbpf_plain")
+        with pytest.raises(KernelError, match="is or was registered, which can be done once"):
+            obj.attach()
+
+
+def test_a_struct_of_functions_with_a_link(network):
+    with Object.open(compile_bpf("struct_ops.c")) as obj:
+        obj.maps["plain"].autocreate, obj.maps["linked"].autocreate = False, True
+        obj.maps["linked"]["name"] = "rawbpf_other"
+        if kernel.release() < (6, 4):
+            with pytest.raises(KernelError, match=r"with a link .* needs Linux 6.4"):
+                obj.load()
+            return
+        obj.load()
+        with obj.attach() as links:
+            assert links.links[0].info().type == "struct_ops"
+            assert links.links[0].info().map_id == obj.maps["linked"].map.info().id
+            transfer("rawbpf_other")
+            assert obj.bss["avoided"] > 0
+        with pytest.raises(OSError):
+            transfer("rawbpf_other")
+
+
+def test_one_struct_in_place_of_another(network):
+    """A link of one struct_ops map is updated to another, as long as connections go on."""
+    if kernel.release() < (6, 4):
+        return
+    with Object.open(compile_bpf("struct_ops.c")) as one, Object.open(compile_bpf("struct_ops.c")) as two:
+        for obj in (one, two):
+            obj.maps["plain"].autocreate, obj.maps["linked"].autocreate = False, True
+            obj.load()
+        with one.attach() as links:
+            transfer("rawbpf_linked")
+            before = one.bss["avoided"]
+            two.maps["linked"].map.update(0, two.maps["linked"].value())
+            links.links[0].update(two.maps["linked"].map)
+            transfer("rawbpf_linked")
+            assert two.bss["avoided"] > 0 and one.bss["avoided"] == before
+
+
+@pytest.mark.parametrize("change, reason", [
+    (dict(create="absent"), "the kernel has no struct not_in_any_kernel that programs may implement"),
+    (dict(load="lonely"), "no struct of .struct_ops refers to it"),
+    (dict(load="mine_invented"), "the kernel's struct tcp_congestion_ops has no such function"),
+    (dict(drop="cong_avoid"), "the kernel does not take it"),
+])
+def test_structs_that_do_not_fit(change, reason):
+    with Object.open(compile_bpf("struct_ops.c")) as obj:
+        with pytest.raises((ObjectError, KernelError), match=reason):
+            if "create" in change:
+                obj.maps[change["create"]].autocreate = True
+            if "drop" in change:
+                obj.maps["plain"][change["drop"]] = None
+            obj.load(change.get("load"))
+            obj.attach().close()
+
+
+SET = """
+#include "bpf.h"
+struct tcp_congestion_ops { unsigned long invented; char name[16]; };
+SEC(".struct_ops") struct tcp_congestion_ops mine = { %s };
+"""
+
+
+@pytest.mark.parametrize("text, reason", [(".invented = 5", "member invented .* is set, and this kernel does not have"),
+                                          (".name = \"a\"", None)])
+def test_members_that_only_other_kernels_have(text, reason):
+    with Object.open(compile_bpf_text(SET % text)) as obj:
+        if reason is None:
+            assert set(obj.maps["mine"].kernel.members) == {"name"}
+            return
+        with pytest.raises(ObjectError, match=reason):
+            obj.load()
+
+
+def test_globals_in_an_arena():
+    with Object.open(compile_bpf("arena.c", "-mcpu=v3")) as obj:
+        assert dict(obj.arena.items()) == {"hits": 7, "table": [1, 2, 3], "untouched": 0}
+        obj.arena["hits"] = 8
+        if kernel.release() < (6, 9):
+            with pytest.raises(KernelError, match="map type arena needs Linux 6.9"):
+                obj.load(only="count")
+            return
+        obj.load(only="count")
+        assert obj.programs["count"].program.test_run(PACKET).retval == 13
+        assert dict(obj.arena.items()) == {"hits": 13, "table": [1, 42, 3], "untouched": 0}
+        obj.arena["hits"] = 1
+        assert obj.programs["count"].program.test_run(PACKET).retval == 6
+        # in the last of its pages
+        assert bytes(obj.maps["area"].memory()[7 * 4096:7 * 4096 + 8]) == (6).to_bytes(8, "little")
+
+
+def test_an_arena_too_small():
+    with Object.open(compile_bpf("arena.c", "-mcpu=v3")) as obj:
+        obj.maps["area"].max_entries = 0
+        with pytest.raises(ObjectError, match="0 pages are too few for 32 bytes"):
+            obj.load(only="count")
+
+
+PROBES = r"""
+#include <stdio.h>
+#include <unistd.h>
+/* A note as SystemTap's sdt.h makes it: with a semaphore, and operands of every kind that libbpf's tables know. */
+unsigned short cart_semaphore __attribute__((section(".probes")));
+#define NOTE(arguments) \
+    __asm__ volatile("990: nop\n.pushsection .note.stapsdt,\"\",\"note\"\n.balign 4\n.4byte 992f-991f,994f-993f,3\n" \
+    "991: .asciz \"stapsdt\"\n992: .balign 4\n993: .8byte 990b\n.8byte 0\n.8byte cart_semaphore\n" \
+    ".asciz \"shop\"\n.asciz \"cart\"\n.asciz \"" arguments "\"\n994: .balign 4\n.popsection" \
+    :: "b"(-5L), "S"(cells), "D"(3L) : "memory")
+int main(void)
+{
+    char line[8];
+    long cells[4] = {1, 2, 0x1122334455667788, 4};
+    while (read(0, line, 1) == 1) {
+        if (!cart_semaphore) { puts("off"); fflush(stdout); continue; }
+        /* a constant, a signed 4-byte register, memory at a register, memory at a register and an index */
+        NOTE("4@$77 -4@%%ebx 8@16(%%rsi) -8@(%%rsi,%%rdi,8)");
+        puts("on");
+        fflush(stdout);
+    }
+}
+"""
+
+
+def test_usdt_arguments(compile_c):
+    path = compile_c(PROBES, "-O1", "-no-pie", name="shop")      # operands of x86_64
+    with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        def hit():
+            process.stdin.write("x")
+            process.stdin.flush()
+            return process.stdout.readline().strip()
+        with Object.open(compile_bpf("usdt.c")) as obj:
+            program = obj.programs["absent"]
+            program.target = path + ":shop:cart"
+            obj.load()
+            assert hit() == "off"
+            with obj.attach():
+                assert hit() == "on" and hit() == "on"
+                assert obj.bss["seen"] == 2 and obj.bss["count"] == 4
+                assert obj.bss["values"] == [77, -5, 0x1122334455667788, 4]
+                assert obj.bss["kinds"] == [2, 2, 2, 2]
+            assert hit() == "off"
+            program.target = path + ":shop:nothing"
+            with pytest.raises(ObjectError, match="has no probe shop:nothing"):
+                obj.attach()
+            program.target = path + ":shop"
+            with pytest.raises(ObjectError, match="a probe is PATH:PROVIDER:NAME"):
+                obj.attach()
+        process.stdin.close()
