@@ -6,19 +6,15 @@ Relocations: R_BPF_64_64 (lddw of a map or of data) and R_BPF_64_32 (call).
 """
 
 import struct
-import sys
 
+from . import elfwriter
 from .btfwriter import GLOBAL, BtfWriter
+from .elfwriter import ALLOC, EXEC, FUNC, LOCAL, NOBITS, OBJECT, PROGBITS, SECTION, WRITE
 from .errors import AsmError
 from .instruction import FuncRef, KsymRef, MapRef, encode, slot_numbers
 from .opcodes import BPF_PSEUDO_CALL, BPF_PSEUDO_FUNC, CALL, LDDW
 from .text import Section
 
-_ET_REL, _EM_BPF = 1, 247
-_PROGBITS, _SYMTAB, _STRTAB, _NOBITS, _REL = 1, 2, 3, 8, 9
-_WRITE, _ALLOC, _EXEC = 1, 2, 4
-_LOCAL, _GLOBAL = 0, 1
-_NOTYPE, _OBJECT, _FUNC, _SECTION = range(4)
 _R_BPF_64_64, _R_BPF_64_32 = 1, 10
 
 
@@ -30,10 +26,9 @@ def write_object(assembly, map_types):
 class _Object:
     def __init__(self, assembly, map_types):
         self.assembly, self.map_types = assembly, map_types
-        self.names, self.name_table = {"": 0}, bytearray(b"\0")
-        self.sections = []      # [name, type, flags, content, link, info, align, entry size]
-        self.symbols = []       # (name, bind, type, section index, value, size)
-        self.index = {}         # section name -> index, from 1
+        self.file = elfwriter.ElfWriter()
+        self.symbols = {}       # name -> the file's number of it
+        self.index = {}         # section name -> index
         self.btf = BtfWriter()
         self.relocations = {}   # section name -> [(offset, symbol name, type)]
 
@@ -45,27 +40,21 @@ class _Object:
         for data in self.assembly.data.values():
             self._data(data)
         if self.assembly.license is not None:
-            self._section("license", _PROGBITS, _WRITE | _ALLOC, self.assembly.license.encode() + b"\0", 1)
-            self._symbol("_license", _GLOBAL, _OBJECT, "license", 0, len(self.assembly.license) + 1)
+            self._section("license", PROGBITS, WRITE | ALLOC, self.assembly.license.encode() + b"\0", 1)
+            self._symbol("_license", GLOBAL, OBJECT, "license", 0, len(self.assembly.license) + 1)
         self._maps()
         self._debug(code, functions)
-        self._section(".BTF", _PROGBITS, 0, self.btf.bytes(), 4)
-        self._section(".BTF.ext", _PROGBITS, 0, self.ext, 4)
-        self._relocate()
-        return self._layout()
+        self._section(".BTF", PROGBITS, 0, self.btf.bytes(), 4)
+        self._section(".BTF.ext", PROGBITS, 0, self.ext, 4)
+        for name, relocations in self.relocations.items():
+            self.file.relocate(self.index[name], [(at, self.symbols[symbol], kind) for at, symbol, kind in relocations])
+        return self.file.bytes()
 
-    def _name(self, name):
-        if name not in self.names:
-            self.names[name] = len(self.name_table)
-            self.name_table += name.encode() + b"\0"
-        return self.names[name]
-
-    def _section(self, name, kind, flags, content, align, link=0, info=0, entry=0):
-        self.sections.append([name, kind, flags, content, link, info, align, entry])
-        self.index[name] = len(self.sections)
+    def _section(self, name, kind, flags, content, align):
+        self.index[name] = self.file.section(name, kind, flags, content, align)
 
     def _symbol(self, name, bind, kind, section, value, size):
-        self.symbols.append((name, bind, kind, self.index.get(section, 0), value, size))
+        self.symbols[name] = self.file.symbol(name, bind, kind, self.index[section], value, size)
 
     def _code(self, section, functions):
         slots = slot_numbers(section.instructions)
@@ -94,29 +83,29 @@ class _Object:
                 raise AsmError("%s: %s: an object would need the C type of the kernel symbol, which assembly "
                                "does not have; load the assembly itself" % (_place(section, index), ref.name))
             ready.append(i)
-        self._section(section.name, _PROGBITS, _ALLOC | _EXEC, encode(ready), 8)
+        self._section(section.name, PROGBITS, ALLOC | EXEC, encode(ready), 8)
         if relocations:
             self.relocations[section.name] = relocations
         starts = sorted(section.functions().items(), key=lambda item: item[1])
         if not starts or starts[0][1]:
             starts.insert(0, (_program_name(section.name), 0))
         for (name, first), (_, following) in zip(starts, [*starts[1:], (None, len(section.instructions))]):
-            self._symbol(name, _LOCAL if section.name == ".text" else _GLOBAL, _FUNC, section.name, slots[first] * 8,
+            self._symbol(name, LOCAL if section.name == ".text" else GLOBAL, FUNC, section.name, slots[first] * 8,
                          (slots[following] - slots[first]) * 8)
             functions.setdefault(section.name, []).append((name, slots[first]))
 
     def _data(self, data):
         bss = data.name.startswith(".bss")
-        flags = _ALLOC if data.name.startswith(".rodata") else _ALLOC | _WRITE
-        self._section(data.name, _NOBITS if bss else _PROGBITS, flags, bytes(data.content), max(data.align, 8))
+        flags = ALLOC if data.name.startswith(".rodata") else ALLOC | WRITE
+        self._section(data.name, NOBITS if bss else PROGBITS, flags, bytes(data.content), max(data.align, 8))
         symbols = sorted(data.symbols.items(), key=lambda item: item[1]) or [("data", 0)]
         variables = []
         for (name, at), (_, end) in zip(symbols, [*symbols[1:], (None, len(data.content))]):
-            self._symbol(name, _LOCAL, _OBJECT, data.name, at, end - at)
+            self._symbol(name, LOCAL, OBJECT, data.name, at, end - at)
             if end > at:
                 char = self.btf.integer("char", 1)
                 variables.append((self.btf.variable(name, self.btf.array(char, end - at), 0), at, end - at))
-        self._symbol("section " + data.name, _LOCAL, _SECTION, data.name, 0, 0)
+        self._symbol("section " + data.name, LOCAL, SECTION, data.name, 0, 0)
         self.btf.section(data.name, len(data.content), variables)
 
     def _maps(self):
@@ -143,9 +132,9 @@ class _Object:
             variables.append((self.btf.variable(definition.name, kind), size, length))
             places.append((definition.name, size, length))
             size += length
-        self._section(".maps", _PROGBITS, _WRITE | _ALLOC, bytes(size), 8)
+        self._section(".maps", PROGBITS, WRITE | ALLOC, bytes(size), 8)
         for name, at, length in places:
-            self._symbol(name, _GLOBAL, _OBJECT, ".maps", at, length)
+            self._symbol(name, GLOBAL, OBJECT, ".maps", at, length)
         self.btf.section(".maps", size, variables)
 
     def _debug(self, code, functions):
@@ -161,39 +150,6 @@ class _Object:
             lines += struct.pack("=II", self.btf.string(name), len(records)) + b"".join(records)
         header = struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(funcs), len(funcs), len(lines))
         self.ext = header + bytes(funcs) + bytes(lines)
-
-    def _relocate(self):
-        # Local symbols come first in a symbol table.
-        self.symbols.sort(key=lambda symbol: symbol[1])
-        numbers = {symbol[0]: i for i, symbol in enumerate(self.symbols, 1)}
-        for name, relocations in self.relocations.items():
-            content = b"".join(struct.pack("=QQ", at, numbers[symbol] << 32 | kind) for at, symbol, kind in relocations)
-            self._section(".rel" + name, _REL, 0, content, 8, link=".symtab", info=self.index[name], entry=16)
-
-    def _layout(self):
-        table = bytes(24)
-        for name, bind, kind, section, value, size in self.symbols:
-            shown = self._name("" if kind == _SECTION else name)
-            table += struct.pack("=IBBHQQ", shown, bind << 4 | kind, 0, section, value, size)
-        local = 1 + sum(symbol[1] == _LOCAL for symbol in self.symbols)
-        self._section(".symtab", _SYMTAB, 0, table, 8, link=".strtab", info=local, entry=24)
-        self._section(".strtab", _STRTAB, 0, b"", 1)
-        for section in self.sections:
-            self._name(section[0])
-        self.sections[-1][3] = bytes(self.name_table)
-        out = bytearray(64)
-        headers = [bytes(64)]
-        for name, kind, flags, content, link, info, align, entry in self.sections:
-            out += bytes(-len(out) % align)
-            headers.append(struct.pack("=IIQQQQIIQQ", self.names[name], kind, flags, 0, len(out), len(content),
-                                       self.index.get(link, 0), info, align, entry))
-            if kind != _NOBITS:
-                out += content
-        out += bytes(-len(out) % 8)
-        ident = b"\x7fELF\x02" + (b"\x01" if sys.byteorder == "little" else b"\x02") + b"\x01" + bytes(9)
-        out[:64] = ident + struct.pack("=HHIQQQIHHHHHH", _ET_REL, _EM_BPF, 1, 0, 0, len(out), 0, 64, 0, 0, 64,
-                                       len(headers), self.index[".strtab"])
-        return bytes(out) + b"".join(headers)
 
 
 def _place(section, index):
