@@ -249,6 +249,10 @@ class Compiler:
             self._output = "ringbuf" if self.machine.ringbuf else "perf"
         return self._output
 
+    def need_perf_buffer(self):
+        """Something in the script writes to perf buffers only."""
+        self._output = "perf"
+
     def interruptible(self, point):
         """Whether another program may run on the CPU in the middle of one on this point."""
         if point.when in ("begin", "end", "signal"):

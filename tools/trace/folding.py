@@ -44,7 +44,7 @@ class Folding:
             return self.constant(node.operand)
         if isinstance(node, (ast.Sizeof, ast.Offsetof)):
             return self.unit.sizes.get(id(node))
-        if isinstance(node, ast.FieldAccess) and isinstance(node.operand, ast.Typeinfo):
+        if isinstance(node, ast.FieldAccess) and id(node.operand) in self.unit.infos:
             return self._info(node.operand).get(node.name)
         if isinstance(node, ast.ArrayAccess):
             text, index = self.constant(node.operand), self.constant(node.index)
@@ -57,7 +57,7 @@ class Folding:
         return None
 
     def _info(self, node):
-        """The fields of a typeinfo that was resolved."""
+        """The fields of a record that is known: typeinfo(), config."""
         info = self.unit.infos.get(id(node))
         return {element.name: element.value.value for element in info.elements} if info is not None else {}
 

@@ -62,6 +62,8 @@ class ExpressionCode:
         return self.point.user_space if space is None else space
 
     def _pointer_space(self, pointer):
+        if pointer.context:
+            return None
         return "user" if (self.point.user_space if pointer.user is None else pointer.user) else "kernel"
 
     def _value_AddressOf(self, node):

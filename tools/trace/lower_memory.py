@@ -126,10 +126,37 @@ class MemoryCode:
         return result
 
     def _place_Cast(self, node):
-        if isinstance(node.type, String) or (isinstance(node.type, types.Array)
-                                             and not node.operand.type.scalar):
+        if not node.operand.type.scalar:
             return self.place(node.operand).typed(node.type)
-        return None
+        number = self.temporary(types.INT64)        # an array of a number's bytes
+        value = self.value(node.operand)
+        self.f.store(number.base, number.off, self.convert(value, node.operand.type, types.INT64), 8)
+        return number.typed(node.type)
+
+    # -- addresses that the verifier can follow
+
+    def followed(self, node):
+        """The operand of a pointer, made by loads from what the event gave: the verifier knows what it points at, which
+        some helpers ask for. Only in programs of type tracing."""
+        if isinstance(node, ast.Cast):
+            return self.followed(node.operand)
+        if isinstance(node, ast.Unary) and node.op == "*" and isinstance(node.operand.type, Pointer):
+            return self.f.load(self.followed(node.operand), 0, 8)
+        kind = node.operand.type if isinstance(node, ast.FieldAccess) else None
+        if kind is None or isinstance(kind, builtins.ContextRecord):
+            return self.value(node)
+        return self.f.load(self.followed_place(node), 0, 8)
+
+    def followed_place(self, node):
+        """The address of a member that is no pointer, in the same way."""
+        if isinstance(node, ast.Unary) and node.op == "*":
+            return self.followed(node.operand)
+        if not isinstance(node, ast.FieldAccess) or isinstance(node.operand.type, builtins.ContextRecord):
+            return self.address(self.place(node))
+        inner = node.operand
+        base = self.followed(inner) if isinstance(inner.type, Pointer) else self.followed_place(inner)
+        offset = self._c_field(node).offset
+        return self.f.alu("+", base, offset) if offset else base
 
     # -- writing values to memory
 

@@ -12,6 +12,10 @@ class Machine:
         from rawbpf.loader import features
         return features.has_helper(name, "kprobe" if program_type == "raw_tracepoint" else program_type)
 
+    def has_kfunc(self, name, program_type):
+        from rawbpf.loader import features
+        return features.has_kfunc(name, program_type)
+
     @functools.cached_property
     def cpus(self):
         """The number of possible CPUs: values per CPU have one cell for each number up to the largest."""
@@ -26,7 +30,7 @@ class Machine:
     @functools.cached_property
     def cpu_level(self):
         """The instruction set to compile for."""
-        return "v3" if self.release >= (5, 12) else "v2" if self.release < (5, 1) else "v3"
+        return "v4" if self.release >= (6, 6) else "v3" if self.release >= (5, 1) else "v2"
 
     @functools.cached_property
     def fetch(self):

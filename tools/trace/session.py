@@ -37,6 +37,8 @@ class Session:
         self.maps = {}
         self.programs = []           # (CompiledProgram, Program)
         self.attachments = []
+        self.watched = []           # (address, attachment)
+        self.packet_files = {}      # path -> packets.PacketFile
         self.attached = 0            # events that are attached, BEGIN and END included
         self.exit_code = 0
         self.running = False         # until something says stop
@@ -131,6 +133,8 @@ class Session:
                 self.refused += [(point, error.reason) for point in program.points]
                 continue
             self.attachments.append(attachment)
+            if program.points[0].source.shown == "watchpoint":
+                self.watched += [(point.address, attachment) for point in program.points]
             self.refused += attachment.refused
             self.attached += len(program.points) - len(attachment.refused)
         self.attached += sum(len(program.points) for program, _ in self.programs if program.when)
@@ -300,6 +304,20 @@ class Session:
         if missed:
             self.emit(results.Failures("missed", "", missed))
 
+    def packet_file(self, path):
+        """The pcap file called so, made at the first packet."""
+        if path not in self.packet_files:
+            from .builtins.packets import PacketFile
+            self.packet_files[path] = PacketFile(path)
+        return self.packet_files[path]
+
+    def unwatch(self, address):
+        """Remove the watchpoints at an address."""
+        for watched, attachment in self.watched:
+            if watched == address and attachment in self.attachments:
+                self.attachments.remove(attachment)
+                attachment.close()
+
     # -- ending
 
     def detach(self):
@@ -333,6 +351,9 @@ class Session:
     def close(self):
         """Let everything go. The session is over."""
         self.detach()
+        for file in self.packet_files.values():
+            file.close()
+        self.packet_files = {}
         for _, program in self.programs:
             program.close()
         self.programs = []

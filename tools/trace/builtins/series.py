@@ -1,0 +1,1 @@
+"""tseries: values over time (not here yet)."""
