@@ -236,6 +236,8 @@ class ExpressionCode:
         operand = self.value(node.operand)
         if isinstance(target, types.Boolean) and not isinstance(source, types.Boolean):
             return self.f.compare("!=", operand, 0)
+        if isinstance(target, Pointer) and isinstance(source, Integer) and source.size < 8:
+            target = Integer(source.size, False)        # an address has no sign
         return self.convert(operand, source, target)
 
     def convert(self, operand, source, target):

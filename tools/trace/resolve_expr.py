@@ -428,26 +428,54 @@ class ExpressionTypes:
 
     def _Cast(self, node):
         source = self.expr(node.operand)
-        target = self.written_type(node.target)
+        target = self._cast_to(node, source, self.written_type(node.target))
+        if self.final and type_text(source) == type_text(target):
+            self.warn(node, "Unnecessary cast: expression is already of type %s" % type_text(source))
+        return target
+
+    def _cast_to(self, node, source, target):
+        """The type of a cast: a pointer keeps its memory, an array without a count takes the value's."""
+        numbers = (Integer, Pointer, types.Boolean)
+        if isinstance(source, types.CRecord):
+            self.error(node, "Cannot cast from C type \"%s\"" % type_text(source))
         if isinstance(target, Pointer):
             user = source.user if isinstance(source, Pointer) else self.space(node.operand)
-            if user is None:
-                user = self.point.user_space
-            return Pointer(target.target, user)
+            return Pointer(target.target, self.point.user_space if user is None else user)
         if isinstance(target, Integer):
-            if isinstance(source, (Integer, Pointer, types.Boolean, types.Array)):
-                return target
+            fits = isinstance(source, numbers) or isinstance(source, types.Array) and source.size == target.size
+            if target.enum is not None and isinstance(node.operand, ast.Integer):
+                self._check_enumerator(node, target, node.operand.value)
+        elif isinstance(target, types.Boolean):
+            fits = isinstance(source, numbers)
+        elif isinstance(target, String):
+            fits = isinstance(source, String) and (not target.size or target.size >= source.size)
+            target = target if target.size else source
+        else:
+            fits = isinstance(target, types.Array)
+            if fits:
+                target, fits = self._cast_to_array(node, source, target)
+        if not fits:
             self.error(node, "Cannot cast from \"%s\" to \"%s\"" % (type_text(source), type_text(target)))
-        if isinstance(target, types.Boolean) and isinstance(source, (Integer, Pointer, types.Boolean)):
-            return BOOL
-        if isinstance(target, String) and isinstance(source, String):
-            return String(max(target.size, source.size) if target.size == 0 else target.size)
-        if isinstance(target, types.Array):
-            if target.count == 0:
-                return types.Array(target.element, source.size // target.element.size)
-            if source.size == target.size or isinstance(source, Integer):
-                return target
-        self.error(node, "Cannot cast from \"%s\" to \"%s\"" % (type_text(source), type_text(target)))
+        return target
+
+    def _check_enumerator(self, node, target, value):
+        values = target.enum.values
+        if value not in (values.values() if hasattr(values, "values") else [number for _, number in values]):
+            self.error(node, "Enum: %s doesn't contain a variant value of %d" % (target.enum.name, value))
+
+    def _cast_to_array(self, node, source, target):
+        """(type, whether it can be)"""
+        element = target.element
+        if not target.count:
+            if source.size % element.size:
+                self.error(node, "Cannot determine array size: the element size is incompatible with the cast "
+                           "integer size")
+            target = types.Array(element, source.size // element.size)
+        if isinstance(source, Integer) and source.size < target.size <= 8:
+            return target, isinstance(element, (Integer, types.Boolean))
+        return target, source == target or (
+            isinstance(element, (Integer, types.Boolean)) and target.size == source.size
+            and isinstance(source, (Integer, types.Boolean, String)))
 
     def space(self, node):
         """Which memory a number means as an address: True user, False kernel, None unknown."""
