@@ -3,6 +3,7 @@
     python -m tests.vm                               every kernel, two at a time
     python -m tests.vm --kernel 6.12 -k uprobe tests/sources
     python -m tests.vm --kernel 5.10 --shell 'rawbpf trace -l "kprobe:do_nano*"'
+    python -m tests.vm --kernel arm64 tests/sources  the other architecture, on demand only
     python -m tests.vm --fetch                       download the newest kernel of each series
 
 Exit status: 0 if every kernel passed.  Consoles are kept in ~/.cache/rawbpf/vm/KERNEL.log.
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from tests.debian import CACHE, DebianError
 from tests.vm import guest
-from tests.vm.kernels import SUITES, kernel
+from tests.vm.kernels import ARM64, SUITES, arm64, kernel, modules
 
 MARKS = "kernel or vm"
 NEEDS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "gcc": "g++"}
@@ -31,8 +32,8 @@ NEEDS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "
 def parse(argv):
     parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", action="append", choices=[*SUITES, "all"],
-                        help="series to boot (may be repeated; default: all)")
+    parser.add_argument("--kernel", action="append", choices=[*SUITES, "all", ARM64],
+                        help="series to boot (may be repeated; default: all, which is without arm64)")
     parser.add_argument("-k", metavar="EXPR", help="only tests that match, as in pytest")
     parser.add_argument("--shell", metavar="COMMAND", help="run a command instead of the tests")
     parser.add_argument("--add", action="append", default=[], metavar="PATH[=PLACE]",
@@ -86,13 +87,16 @@ def boot(series, initrd, command, options):
     started = time.monotonic()
     name = series
     try:
-        image = kernel(series)
+        image = arm64() if series == ARM64 else kernel(series)
+        own = initrd.with_name("initrd-" + series)
+        guest.with_files(initrd, [(path, "/modules/" + path.name) for path in modules(image)], own)
         name = f"{series} ({image.name[len('vmlinuz-'):]})"
         with guest.slot():
             started = time.monotonic()
             try:
-                status = guest.run(image, initrd, command, writing, show, timeout=options.timeout)
+                status = guest.run(image, own, command, writing, show, timeout=options.timeout, series=series)
             finally:
+                own.unlink()
                 if writing.exists():
                     shutil.copy(writing, log)
         # a run in which nothing was left to run (all for newer kernels) is no failure
@@ -111,18 +115,24 @@ def main(argv):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that files are removed
     if options.fetch:
         for series in options.kernel:
-            print(series, kernel(series, refresh=True).name, flush=True)
+            image = arm64() if series == ARM64 else kernel(series, refresh=True)
+            modules(image)
+            print(series, image.name, flush=True)
         return 0
     missing = [package for tool, package in NEEDS.items() if not shutil.which(tool)]
     if missing:
         sys.exit(f"tests.vm needs: apt-get install {' '.join(missing)}")
     command = guest_command(options)
     with tempfile.TemporaryDirectory(prefix="rawbpf-vm-") as folder:
-        initrd = Path(folder) / "initrd"
-        guest.pack(initrd, [tuple(pair.partition("=")[::2]) if "=" in pair else (pair, None)
-                            for pair in options.add])
+        extra = [tuple(pair.partition("=")[::2]) if "=" in pair else (pair, None) for pair in options.add]
+        initrds = {}
+        for series in options.kernel:
+            kind = ARM64 if series == ARM64 else "initrd"
+            initrds[series] = Path(folder) / kind
+            if not initrds[series].exists():
+                guest.pack(initrds[series], extra, series)
         with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
-            waiting = [pool.submit(boot, series, initrd, command, options) for series in options.kernel]
+            waiting = [pool.submit(boot, series, initrds[series], command, options) for series in options.kernel]
             try:
                 results = [future.result() for future in waiting]
             except BaseException:

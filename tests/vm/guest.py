@@ -18,6 +18,8 @@ from rawbpf.tools.vm import machine
 from rawbpf.tools.vm.image import SITE, Image
 from rawbpf.tools.vm.machine import GuestError, slot, stop_all, system
 from tests import cc
+from tests.vm import arm64
+from tests.vm.kernels import ARM64
 
 __all__ = ["GuestError", "compile_for", "pack", "run", "slot", "stop_all"]
 
@@ -29,15 +31,19 @@ MODULES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", 
 PR_SET_PDEATHSIG = 1
 
 
-def pack(path, extra=()):
-    """Write an initramfs with Python, pytest and the checkout (as /project) to `path`.
+def pack(path, extra=(), series=""):
+    """Write an initramfs with Python, pytest and the checkout (as /project) to `path`, for this host's
+    architecture or that of the `series` "arm64".
 
     `extra` are `(file or folder, place in the guest)`.
     """
     with open(path, "wb") as out:
         image = Image(out)
-        system(image)
-        image.python(MODULES)
+        if series == ARM64:
+            arm64.system(image, MODULES)
+        else:
+            system(image)
+            image.python(MODULES)
         image.add(PROJECT, "/project")
         for room in ROOMS:
             image.link(f"{SITE}/rawbpf/{room}", f"/project/{room}")
@@ -46,23 +52,33 @@ def pack(path, extra=()):
         image.close()
 
 
-def compile_for(connection):
+def with_files(initrd, files, path):
+    """Write to `path` the initramfs `initrd` and behind it another of `(file, place)`."""
+    with open(path, "wb") as out:
+        out.write(Path(initrd).read_bytes())
+        image = Image(out)
+        for source, place in files:
+            image.add(source, place)
+        image.close()
+
+
+def compile_for(connection, build=cc.build):
     """Serve a guest's requests to compile, one JSON line each, until it is gone."""
     with connection, connection.makefile("rwb") as stream:
         for line in stream:
             try:
                 request = json.loads(line)
-                answer = {"binary": base64.b64encode(cc.build(**request)).decode()}
+                answer = {"binary": base64.b64encode(build(**request)).decode()}
             except (ValueError, TypeError, cc.CompileError) as error:
                 answer = {"error": str(error)}
             stream.write(json.dumps(answer).encode() + b"\n")
             stream.flush()
 
 
-def _serve(listener):
+def _serve(listener, build):
     try:
         connection = listener.accept()[0]
-        compile_for(connection)
+        compile_for(connection, build)
     except OSError:
         return  # the listener or the machine is closed
 
@@ -72,17 +88,23 @@ def _die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def run(kernel, initrd, command, log, on_line=None, memory="1500M", timeout=900):
+def run(kernel, initrd, command, log, on_line=None, memory="1500M", timeout=900, series=""):
     """Boot `kernel` with `initrd` and run the shell `command` in /project: its exit status.
 
-    As `machine.run`, with the compiler at the second serial port.
+    As `machine.run`, with the compiler at the second serial port (arm64: at a virtio console).
     """
     environment = {"PYTHONPATH": SITE, "RAWBPF_CC": "/dev/ttyS1", "PYTHONDONTWRITEBYTECODE": ""}
     environment.update({name: os.environ[name] for name in ("CI",) if os.environ.get(name)})
     with tempfile.TemporaryDirectory(prefix="rawbpf-vm-") as folder:
+        options = {"devices": ("-chardev", f"socket,id=cc,path={folder}/cc", "-serial", "chardev:cc")}
+        build = cc.build
+        if series == ARM64:
+            environment["RAWBPF_CC"] = arm64.CC
+            options = {"devices": arm64.devices(f"{folder}/cc"), "emulator": arm64.emulator(), "console": arm64.CONSOLE}
+            build = arm64.build
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{folder}/cc")
             listener.listen()
-            threading.Thread(target=_serve, args=(listener,), daemon=True).start()
+            threading.Thread(target=_serve, args=(listener, build), daemon=True).start()
             return machine.run(kernel, initrd, command, log, on_line, memory, timeout, environment, "/project",
-                               ("-chardev", f"socket,id=cc,path={folder}/cc", "-serial", "chardev:cc"), _die_with_parent)
+                               prepare=_die_with_parent, **options)

@@ -19,12 +19,14 @@ SITE = "/usr/lib/site"  # the guest's PYTHONPATH
 # Parts of the standard library that nothing in a guest needs, and that only make the archive larger.
 NOT_PACKED = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "tkinter", "turtledemo", "pydoc_data",
               "site-packages", "dist-packages", ".git", ".venv", "build"}
+# Its extension modules that load large libraries, or are for its own tests.
+NOT_LOADED = re.compile(r"(_tkinter|_test|_xxtest|xxlimited|_curses|_sqlite3|_codecs_|_dbm|_gdbm|nis|readline|_ctypes_test|ossaudiodev)")
 
 
-def shared_objects(binary):
-    """Absolute paths of the shared objects that a binary loads."""
-    out = subprocess.run(["ldd", str(binary)], capture_output=True, text=True).stdout
-    return re.findall(r"(/\S+) \(0x", out)
+def shared_objects(*binaries):
+    """Absolute paths of the shared objects that binaries load."""
+    out = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True).stdout
+    return sorted(set(re.findall(r"(/\S+) \(0x", out)))
 
 
 class Image:
@@ -86,6 +88,8 @@ class Image:
         self.folder(target)
         with os.scandir(source) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.name.endswith(".so") and NOT_LOADED.match(entry.name):
+                    continue
                 if entry.name in NOT_PACKED and not (entry.name == "tests" and target == "/project"):
                     continue
                 if entry.name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc")) or entry.name.startswith("config-"):
@@ -113,10 +117,13 @@ class Image:
         self.link("/usr/bin/python", interpreter)
         library = Path(sysconfig.get_paths()["stdlib"])
         self.add(library.resolve(), library)
-        loaded = {name for module in (library / "lib-dynload").glob("*.so")
-                  for name in shared_objects(module)}
-        for name in sorted(loaded):
+        modules_of_c = [path for path in (library / "lib-dynload").glob("*.so") if not NOT_LOADED.match(path.name)]
+        for name in shared_objects(*modules_of_c):
             self.add(Path(name).resolve(), name)
+        self.modules(modules)
+
+    def modules(self, modules):
+        """Third-party modules of the running interpreter, by name."""
         for module in modules:
             spec = importlib.util.find_spec(module)
             if spec is None:

@@ -53,15 +53,18 @@ class GuestError(Exception):
     """The guest did not come up, died, or did not end in time."""
 
 
-def system(image):
-    """Write what every guest has: busybox as init and shell, the folders, two users."""
+def system(image, busybox=None):
+    """Write what every guest has: busybox (the host's, or a static one) as init and shell, the folders, two users."""
     for name in ("proc", "sys", "dev", "tmp", "run", "root", "bin", "lib64", "etc"):
         image.folder(name)
-    image.binary("busybox", "/bin/busybox")
+    if busybox is None:
+        image.binary("busybox", "/bin/busybox")
+    else:
+        image.add(busybox, "/bin/busybox")
     image.write("/init", INIT.encode(), executable=True)
     image.write("/etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
     image.write("/etc/group", b"root:x:0:\nnogroup:x:65534:\n")
-    if Path("/etc/ld.so.cache").exists():
+    if busybox is None and Path("/etc/ld.so.cache").exists():
         image.add("/etc/ld.so.cache")
     image.write("/usr/bin/rawbpf", b'#!/bin/sh\nexec python3 -m rawbpf.tools "$@"\n', executable=True)
 
@@ -103,18 +106,44 @@ _running, _stopped = set(), threading.Event()
 
 
 def stop_all():
-    """End every machine that runs, and start no more, from another thread."""
+    """End every machine that runs, and start no more until go_on(), from another thread."""
     _stopped.set()
     for machine in list(_running):
         machine.kill()
 
 
+def go_on():
+    """Machines may be started again."""
+    _stopped.clear()
+
+
+def accelerator():
+    """QEMU's options for how to run a guest: by the CPU itself where this process may, else (and where that fails)
+    by emulation."""
+    kvm = ["-accel", "kvm"] if os.access("/dev/kvm", os.R_OK | os.W_OK) and _VIRTUAL.search(_cpu_flags()) else []
+    return [*kvm, "-accel", "tcg,thread=single", "-cpu", "max"]
+
+
+def x86_64():
+    """QEMU for this machine's own kind."""
+    return ["qemu-system-x86_64", *accelerator(), "-smp", "1"]
+
+
+_VIRTUAL = re.compile(r"\b(?:vmx|svm)\b")
+
+
+def _cpu_flags():
+    with open("/proc/cpuinfo") as file:
+        return next((line for line in file if line.startswith("flags")), "")
+
+
 def run(kernel, initrd, command, log, on_line=None, memory="1500M", timeout=900, environment=None, folder="/",
-        devices=(), prepare=None):
+        devices=(), prepare=None, emulator=None, console="ttyS0"):
     """Boot `kernel` with `initrd` and run the shell `command` in `folder`: its exit status.
 
     Everything that the console shows goes to the file `log`; each line that the command prints
-    also to `on_line`. `devices` are more options of QEMU, `prepare` is called in its process before
+    also to `on_line`. `devices` are more options of QEMU, `emulator` is its program with those that choose the
+    machine, `console` the kernel's name of its first serial port, `prepare` is called in its process before
     it begins. `GuestError` if the guest does not get that far.
     """
     with tempfile.TemporaryDirectory(prefix="rawbpf-vm-") as place:
@@ -123,15 +152,17 @@ def run(kernel, initrd, command, log, on_line=None, memory="1500M", timeout=900,
         joined.write_bytes(Path(initrd).read_bytes() + small.read_bytes())
         with open(log, "w") as transcript:
             machine = subprocess.Popen(
-                [*(_BOUND if prepare is None else ()), "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-smp", "1",
+                [*(_BOUND if prepare is None else ()), *(emulator or x86_64()),
                  "-m", memory, "-display", "none", "-monitor", "none", "-no-reboot", "-nic", "none",
                  "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console", *devices,
                  "-kernel", str(kernel), "-initrd", str(joined),
                  # stalls are the host's, which is too busy to emulate in time
-                 "-append", "console=ttyS0 quiet panic=-1 rcupdate.rcu_cpu_stall_suppress=1"],
+                 "-append", f"console={console} quiet panic=-1 rcupdate.rcu_cpu_stall_suppress=1"],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 preexec_fn=prepare)
             _running.add(machine)
+            if _stopped.is_set():
+                machine.kill()
             killer = threading.Timer(timeout, machine.kill)
             killer.start()
             started = time.monotonic()
