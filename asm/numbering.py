@@ -490,7 +490,7 @@ class _Walk:
             low = self._low(value, 8 * size)
             if low is not value:
                 op.args, value = (op.args[0], low), low
-        if self.memory.get(key, {}).get((at, size)) == value and type(key) is not Value:
+        if self.memory.get(key, {}).get((at, size)) == value:
             return
         self._forget(key, at, size)
         if type(value) is int or type(value) is Value:

@@ -24,6 +24,7 @@ def optimise(function, level, main=True):
             prune(function)
         if not (decided or folded or threaded):
             break
+    drop_extensions(function)
     drop_dead_stores(function)
     drop_overwritten(function)
     drop_dead_code(function)
@@ -68,6 +69,37 @@ def drop_dead_code(function):
                     work.append(made[arg.n])
     for block in function.blocks:
         block.ops = [op for op in block.ops if op.dst is None or op.dst.n in needed or op.dst.n not in made]
+
+
+def drop_extensions(function):
+    """Extends nothing of which only the bits that are there before are needed: an s32 that is stored as one."""
+    needed = {}   # Value.n -> how many low bits anybody looks at
+    candidates = []
+    for block in function.blocks:
+        for op in block.ops:
+            kind, info = op.kind, op.info
+            if kind == "extend" or kind == "load" and info[2]:
+                candidates.append(op)
+            for position, arg in enumerate(op.args):
+                if type(arg) is Value:
+                    bits = 64
+                    if kind == "store" and position == 1:
+                        bits = 8 * info[1]
+                    elif kind == "extend":
+                        bits = 8 * info[0]
+                    elif kind == "swap" or kind == "alu" and info[1] == 32 and info[0] in ("+", "-", "*", "&", "|", "^"):
+                        bits = info[1]
+                    elif kind == "alu" and info[0] == "&" and type(op.args[1]) is int and op.args[1] >= 0:
+                        bits = op.args[1].bit_length()
+                    if bits > needed.get(arg.n, 0):
+                        needed[arg.n] = bits
+    for op in candidates:
+        if op.kind == "load":
+            off, size, _ = op.info
+            if needed.get(op.dst.n, 0) <= 8 * size:
+                op.info = (off, size, False)
+        elif needed.get(op.dst.n, 0) <= 8 * op.info[0]:
+            op.kind, op.info = "copy", None
 
 
 def hold_constants(function):
