@@ -46,10 +46,15 @@ def command(table, usage, work, argv):
     return 1
 
 
+_standard_input = []        # (the stream, its content): it can be read once
+
+
 def read_bytes(path):
-    """The content of a file, or of the standard input for "-"."""
+    """The content of a file, or of the standard input for "-" (however often it is asked for)."""
     if path == "-":
-        return sys.stdin.buffer.read()
+        if not _standard_input or _standard_input[0][0] is not sys.stdin:
+            _standard_input[:] = [(sys.stdin, sys.stdin.buffer.read())]
+        return _standard_input[0][1]
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -100,9 +100,11 @@ class Unit:
 def read(path, type=None):
     """The Units of a file. `type`: a program type, or what a section may be called; it goes before what the file says.
     Failure, AsmError, diagnostics.ScriptError."""
-    if path.endswith(".bt"):
-        return of_script(path)
-    data = read_bytes(path)
+    return of_script(path) if path.endswith(".bt") else of_bytes(read_bytes(path), path, type)
+
+
+def of_bytes(data, path, type=None):
+    """The same of the content of a file that is no script."""
     shown = "stdin" if path == "-" else path
     if data.startswith(b"\x7fELF"):
         from .object_units import of_object

@@ -11,15 +11,19 @@ Each program and kernel gives one record, a dict (the lines of --json):
 
 import re
 import sys
+from typing import NamedTuple, Optional
 
-from .failure import Failure, command
+from .failure import Failure, command, read_bytes
 from .options import Option, UsageError
 
 OPTIONS = (
     Option("type", "t", "type", "TYPE", "the program type (xdp, kprobe, ...), or a section's name\n"
                                         "(fentry/do_nanosleep); default: what the section says"),
     Option("kernel", "k", "kernel", "KERNEL", "HOST (the default), or a kernel to boot in a virtual machine:\n"
-                                              "5.10, 6.1, 6.12, sid, or all; may be repeated", True),
+                                              "5.10, 6.1, 6.12, sid, all of them, or the path of an image\n"
+                                              "(vmlinuz); may be repeated", True),
+    Option("timeout", "", "timeout", "SECONDS", "how long each of these kernels may take (default: 600)"),
+    Option("program", "p", "program", "NAME", "only this program of the files; may be repeated", True),
     Option("log_level", "l", "log-level", "LEVEL", "show the verifier's log: 1, 2 or stats"),
     Option("annotate", "a", "annotate", "", "show the program with the states of the registers"),
     Option("compare", "c", "compare", "OTHER", "what changed: OTHER is another version of the program,\n"
@@ -51,23 +55,28 @@ def work(parsed):
         raise UsageError("--log-level takes 1, 2 or stats, not '%s'" % level)
     if not parsed.operands:
         raise UsageError("a file is needed; - is the standard input")
-    kernels = chosen_kernels(parsed.get("kernel", ()))
-    wanted = 2 if parsed.get("annotate") else LEVELS.get(level, 0)
-    other = parsed.get("compare")
+    seconds = parsed.get("timeout", "600")
+    if not seconds.isdigit() or not 0 < int(seconds) < 1 << 31:
+        raise UsageError("--timeout takes a number of seconds from 1 on, not '%s'" % seconds)
+    annotate, other = bool(parsed.get("annotate")), parsed.get("compare")
+    if other is not None and (annotate or level is not None):
+        raise UsageError("--compare shows numbers, not what --%s shows" % ("annotate" if annotate else "log-level"))
+    ask = Question(parsed.operands, chosen_kernels(parsed.get("kernel", ())), parsed.get("type"),
+                   2 if annotate else LEVELS.get(level, 0), int(seconds), parsed.get("program", ()))
     if other is not None:
-        records, others = compared(parsed, kernels, other, wanted)
+        pairs = list(compared(ask, other))
         if parsed.get("json"):
-            _dump(verify_text.differences(records, others))
+            _dump(pairs)
         else:
-            sys.stdout.write(verify_text.comparison(records, others))
+            sys.stdout.write(verify_text.comparison(pairs))
         return 0
     failed = False
-    for record in verified(parsed.operands, kernels, parsed.get("type"), wanted):
+    for record in verified(ask):
         failed = failed or not record["accepted"]
         if parsed.get("json"):
             _dump([record])
         else:
-            sys.stdout.write(verify_text.report(record, bool(parsed.get("annotate")), level is not None))
+            sys.stdout.write(verify_text.report(record, annotate, level is not None))
         sys.stdout.flush()
     return 1 if failed else 0
 
@@ -80,6 +89,7 @@ def _dump(records):
 
 def chosen_kernels(names):
     """The kernels of --kernel, in order, each once."""
+    import os
     from .vm import SUITES
     chosen = []
     for name in names or ("HOST",):
@@ -87,55 +97,108 @@ def chosen_kernels(names):
             chosen += ["HOST", *SUITES]
         elif name.upper() == "HOST":
             chosen.append("HOST")
-        elif name in SUITES:
+        elif name in SUITES or os.path.isfile(name):
             chosen.append(name)
         else:
-            raise UsageError("--kernel takes HOST, %s or all, not '%s'" % (", ".join(SUITES), name))
+            raise UsageError("--kernel takes HOST, %s, all, or the path of a kernel's image, not '%s'" % (
+                ", ".join(SUITES), name))
     return list(dict.fromkeys(chosen))
 
 
-def verified(paths, kernels, type=None, level=0):
-    """Yields the record of every program on every kernel."""
-    for kernel in kernels:
-        if kernel == "HOST":
-            yield from here(paths, type, level)
-        else:
-            from .vm.verify import in_guest
-            yield from in_guest(kernel, paths, type, level)
+class Question(NamedTuple):
+    """What is asked: every program of `paths` (those in `only`, if any) on every kernel. `level`: of the log; `timeout`:
+    seconds that each other kernel may take."""
+    paths: list
+    kernels: list
+    type: Optional[str] = None
+    level: int = 0
+    timeout: int = 600
+    only: tuple = ()
 
 
-def compared(parsed, kernels, other, level):
-    """(records, the others): of another kernel where `other` is one, else of another file."""
+def verified(ask):
+    """Yields the record of every program on every kernel of a Question."""
+    found = set()
+    for record in _verified(ask):
+        found.add(record["program"])
+        if not ask.only or record["program"] in ask.only or not record["program"]:
+            yield record
+    missing = [name for name in ask.only if name not in found]
+    if missing and "" not in found:
+        raise Failure("no program %s; there are %s" % (missing[0], ", ".join(sorted(found))))
+
+
+def _verified(ask):
+    if ask.kernels == ["HOST"]:
+        yield from here(ask)
+        return
+    from .vm.verify import Guests
+    _read_once(ask.paths, ask.type)
+    with Guests([kernel for kernel in ask.kernels if kernel != "HOST"], ask.paths, ask.type, ask.level, ask.timeout) as guests:
+        for kernel in ask.kernels:
+            yield from here(ask) if kernel == "HOST" else guests.records(kernel)
+
+
+def _read_once(paths, type):
+    """What is wrong with the files whatever the kernel is said before any machine boots."""
+    from . import units
+    for path in paths:
+        data = read_bytes(path)
+        if not path.endswith(".bt"):
+            units.of_bytes(data, path, type)
+
+
+def compared(ask, other):
+    """Yields {"program", "before", "after"}: `other` (before) is another kernel, or else another file."""
+    import os
+    from .verify_text import differences
     from .vm import SUITES
     if other in SUITES or other.upper() == "HOST":
-        others = verified(parsed.operands, chosen_kernels([other]), parsed.get("type"), level)
-    else:
-        if len(parsed.operands) > 1:
-            raise UsageError("--compare compares one file with another")
-        others = verified([other], kernels, parsed.get("type"), level)
-    others = list(others)
-    return list(verified(parsed.operands, kernels, parsed.get("type"), level)), others
+        before, = chosen_kernels([other])
+        records = list(verified(ask._replace(kernels=list(dict.fromkeys([before, *ask.kernels])))))
+        for kernel in ask.kernels:
+            for path in ask.paths:
+                yield from differences(*([r for r in records if r["kernel"] == k and r["file"] == _shown(path)]
+                                         for k in (kernel, before)))
+        return
+    if len(ask.paths) > 1:
+        raise UsageError("--compare compares one file with another")
+    if not os.path.exists(other):
+        raise UsageError("--compare takes another file, or a kernel (HOST, %s), not '%s'" % (", ".join(SUITES), other))
+    records = list(verified(ask._replace(paths=list(dict.fromkeys([other, *ask.paths])))))
+    for kernel in ask.kernels:
+        yield from differences(*([r for r in records if r["kernel"] == kernel and r["file"] == path]
+                                 for path in (_shown(ask.paths[0]), other)))
+
+
+def _shown(path):
+    return "stdin" if path == "-" else path
 
 
 # one program on this kernel
 
-def here(paths, type=None, level=0):
+def here(ask):
     """Yields the record of every program of the files on the running kernel."""
     from . import units
-    for path in paths:
-        for unit in units.read(path, type):
+    for path in ask.paths:
+        for unit in units.read(path, ask.type):
             with unit:
-                yield verify(unit, level)
+                yield verify(unit, ask.level)
+
+
+def record_of(file, program, type, instructions=0):
+    """A record of which nothing more is known."""
+    import platform
+    return {"kernel": "HOST", "release": platform.release(), "file": file, "program": program, "type": type,
+            "instructions": instructions, "accepted": False, "stack_depth": [], **dict.fromkeys(COUNTS),
+            "refusal": None, "error": ""}
 
 
 def verify(unit, level=0):
     """The record of one Unit. level: 1 and 2 keep the log, 4 its statistics."""
-    import platform
     from rawbpf.asm import slot_numbers
     from rawbpf.loader.errors import KernelError, ObjectError, VerifierError
-    record = {"kernel": "HOST", "release": platform.release(), "file": unit.file, "program": unit.name, "type": unit.type,
-              "instructions": slot_numbers(unit.instructions)[-1], "accepted": False, "stack_depth": [],
-              **dict.fromkeys(COUNTS), "refusal": None, "error": ""}
+    record = record_of(unit.file, unit.name, unit.type, slot_numbers(unit.instructions)[-1])
     try:
         with unit.load(4) as program:
             record["accepted"], log = True, program.log

@@ -2,7 +2,8 @@
 
 
 def heading(record):
-    return "%s: %s (%s) on %s" % (record["file"], record["program"], record["type"], record["release"])
+    named = "%s: %s (%s)" % (record["file"], record["program"], record["type"]) if record["program"] else record["file"]
+    return "%s on %s" % (named, record["release"])
 
 
 def report(record, annotate=False, with_log=False):
@@ -104,20 +105,20 @@ def differences(records, others):
         else:
             new.append(record)
     old = [record for rest in left.values() for record in rest]
-    if len(old) == len(new):
+    if len(old) == len(new) and all(record["program"] for record in old + new):
         out += zip(old, new)
     else:
         out += [(None, record) for record in new] + [(record, None) for record in old]
     return [{"program": (after or before)["program"], "before": before, "after": after} for before, after in out]
 
 
-def comparison(records, others):
-    """Text: what differs between `others` (before) and `records` (after)."""
+def comparison(pairs):
+    """Text of what `differences` found."""
     lines = []
-    for pair in differences(records, others):
+    for pair in pairs:
         before, after = pair["before"], pair["after"]
         if before is None or after is None:
-            lines.append("%s: only in %s" % (pair["program"], (after or before)["file"]))
+            lines.append("only %s: %s" % (heading(after or before), _verdict(after or before)))
             continue
         what = [name for name in ("file", "program", "release") if before[name] != after[name]]
         lines.append("%s: %s" % (pair["program"], ", ".join("%s -> %s" % (before[n], after[n]) for n in what)

@@ -1,5 +1,6 @@
 """`rawbpf verify` and `rawbpf run`: what they say of programs whose fate is known."""
 
+import io
 import json
 import os
 import platform
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from rawbpf.loader import ObjectError
-from rawbpf.tools import cli, sections, verify_text
+from rawbpf.tools import cli, sections, verify, verify_text
 from rawbpf.tools.vm import machine, verify as guests
+from rawbpf.tools.vm.debian import DebianError
 
 GOOD = '.license "GPL"\n.section xdp\nr0 = 2\nexit\n'
 LONGER = '.license "GPL"\n.section xdp\nr0 = 1\nr0 += 1\n*(u64 *)(r10 - 24) = 5\nexit\n'
@@ -137,7 +139,11 @@ def test_what_does_not_come_to_the_verifier(run, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, said", [
-    (["--kernel", "4.4", "good.s"], "--kernel takes HOST, 5.10, 6.1, 6.12, sid or all, not '4.4'"),
+    (["--kernel", "4.4", "good.s"], "--kernel takes HOST, 5.10, 6.1, 6.12, sid, all, or the path of a kernel's image, not '4.4'"),
+    (["--timeout", "0", "good.s"], "--timeout takes a number of seconds from 1 on, not '0'"),
+    (["--compare", "5.4", "good.s"], "--compare takes another file, or a kernel (HOST, 5.10, 6.1, 6.12, sid), not '5.4'"),
+    (["--compare", "good.s", "--annotate", "good.s"], "--compare shows numbers, not what --annotate shows"),
+    (["--compare", "good.s", "good.s", "plain.s"], "--compare compares one file with another"),
     (["--log-level", "3", "good.s"], "--log-level takes 1, 2 or stats, not '3'"),
     (["--type", "xpd", "good.s"], "no program type 'xpd'; did you mean xdp?"),
     ([], "a file is needed"),
@@ -164,36 +170,101 @@ def test_without_qemu(run, monkeypatch):
                                   "qemu-system-x86 busybox-static\n")
 
 
-def test_records_of_a_guest(tmp_path, monkeypatch):
-    """The guest gets the files at their own places, includes too; its records come back as the host's would."""
+@pytest.fixture
+def boot(tmp_path, monkeypatch):
+    """({kernel: lines or exceptions of its guest}, {kernel: what the guest was given})."""
+    said, seen = {}, {}
+
+    def run(kernel, initrd, command, log, on_line, **options):
+        seen[str(kernel)] = dict(options, command=command, image=Path(initrd).read_bytes())
+        for line in said[str(kernel)]:
+            if isinstance(line, BaseException):
+                raise line
+            on_line(line + "\n")
+        return 0
+
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "run", run)
+    monkeypatch.setattr(machine, "slot", nullcontext)
+    monkeypatch.setattr(guests, "ready", lambda series: True)
+    monkeypatch.setattr(guests, "fetched", lambda series: Path(series))
+    monkeypatch.setattr(shutil, "which", lambda name: "/bin/true")
+    monkeypatch.setattr(machine, "system", lambda image: None)
+    monkeypatch.setattr(guests, "CACHE", tmp_path)
+    monkeypatch.setattr(guests, "ROOMS", ())
+    monkeypatch.setattr(guests.Image, "python", lambda self, modules: None)
+    return said, seen
+
+
+def record(file, program="p", **more):
+    return dict(verify.record_of(file, program, "xdp", 2), **more)
+
+
+def test_records_of_a_guest(tmp_path, boot):
+    """The guest gets the files at their own places, includes too; its records come back as the host's would."""
+    said, seen = boot
     (tmp_path / "a.s").write_text('.include "part/b.inc"\n')
     (tmp_path / "part").mkdir()
     (tmp_path / "part" / "b.inc").write_text('.include "c.inc"\n')
     (tmp_path / "part" / "c.inc").write_text("r0 = 0\nexit\n")
     absolute = str(tmp_path / "part" / "c.inc")
-    seen = {}
-
-    def boot(kernel, initrd, command, log, on_line, **options):
-        seen.update(command=command, folder=options["folder"], image=Path(initrd).read_bytes())
-        for name in ("a.s", "/host" + absolute):
-            on_line(json.dumps({"kernel": "HOST", "release": "5.10.1", "file": name, "program": "p", "refusal": {"file": name}}) + "\n")
-        return 0
-
-    monkeypatch.setattr(machine, "run", boot)
-    monkeypatch.setattr(machine, "slot", nullcontext)
-    monkeypatch.setattr(guests, "fetched", lambda series: Path("vmlinuz"))
-    monkeypatch.setattr(shutil, "which", lambda name: "/bin/true")
-    monkeypatch.setattr(machine, "system", lambda image: None)
-    monkeypatch.setattr(guests, "ROOMS", ())
-    monkeypatch.setattr(guests.Image, "python", lambda self, modules: None)
-    found = list(guests.in_guest("5.10", ["a.s", absolute], "xdp", 2))
-    assert [(r["kernel"], r["file"], r["refusal"]["file"]) for r in found] == [
-        ("5.10", "a.s", "a.s"), ("5.10", absolute, absolute)]
-    assert seen["command"] == "rawbpf verify --json --type xdp --log-level 2 -- a.s /host%s" % absolute
-    assert seen["folder"] == "/host%s" % os.getcwd()
+    said["5.10"] = [json.dumps(record(name, refusal={"file": name}, release="5.10.1")) for name in ("a.s", "/host" + absolute)]
+    with guests.Guests(["5.10"], ["a.s", absolute], "xdp", 2) as asked:
+        found = list(asked.records("5.10"))
+    assert [(r["kernel"], r["release"], r["file"], r["refusal"]["file"]) for r in found] == [
+        ("5.10", "5.10.1", "a.s", "a.s"), ("5.10", "5.10.1", absolute, absolute)]
+    given = seen["5.10"]
+    assert given["command"] == "rawbpf verify --json --type xdp --log-level 2 -- a.s /host%s" % absolute
+    assert given["folder"] == "/host%s" % os.getcwd() and given["timeout"] == 600
     for name in ("a.s", "part/b.inc", "part/c.inc"):
-        assert ("host%s/%s\0" % (tmp_path, name)).encode() in seen["image"]
+        assert ("host%s/%s\0" % (tmp_path, name)).encode() in given["image"]
+
+
+def test_a_kernel_that_fails_is_told_and_the_others_go_on(tmp_path, boot, capfd):
+    said, _ = boot
+    for name in ("a.s", "b.s"):
+        (tmp_path / name).write_text(GOOD)
+    done = [json.dumps(record("a.s", accepted=True)), json.dumps(record("b.s", accepted=True))]
+    said.update({"6.1": [done[0], machine.GuestError("no end within 3 s")], "6.12": done, "sid": [done[0], '{"kernel": [ 7.1] BUG'],
+                 "5.10": [DebianError("apt-get update: no network")]})
+    status = cli.main(["verify", "--json", "--timeout", "3", *"-k 5.10 -k 6.1 -k 6.12 -k sid a.s b.s".split()])
+    assert status == 1
+    found = records((status, *capfd.readouterr()))
+    assert [(r["kernel"], r["file"], r["accepted"], r["error"]) for r in found] == [
+        ("5.10", "a.s", False, "apt-get update: no network"), ("5.10", "b.s", False, "apt-get update: no network"),
+        ("6.1", "a.s", True, ""), ("6.1", "b.s", False, "no end within 3 s"),
+        ("6.12", "a.s", True, ""), ("6.12", "b.s", True, ""), ("sid", "a.s", True, ""), ("sid", "b.s", False, '{"kernel": [ 7.1] BUG')]
+
+
+def test_two_kernels_compared(tmp_path, boot, capfd):
+    said, seen = boot
+    (tmp_path / "a.s").write_text(GOOD)
+    for series, processed in (("6.1", 10), ("6.12", 15)):
+        said[series] = [json.dumps(record("a.s", accepted=True, processed=processed, release=series + ".7"))]
+    assert cli.main(["verify", "-k", "6.12", "--compare", "6.1", "a.s"]) == 0
+    assert capfd.readouterr()[0] == ("p: 6.1.7 -> 6.12.7\n  accepted\n  processed            10 -> 15 (+50%)\n")
+    assert cli.main(["verify", "-k", "6.12", "--compare", "6.1", "--json", "a.s"]) == 0
+    pair, = records((0, *capfd.readouterr()))
+    assert (pair["program"], pair["before"]["processed"], pair["after"]["processed"]) == ("p", 10, 15)
+    said["6.1"] = [machine.GuestError("the guest died")]
+    assert cli.main(["verify", "-k", "6.12", "--compare", "6.1", "a.s"]) == 0
+    assert "only a.s on 6.1: not loaded: the guest died\n" in capfd.readouterr()[0]
+
+
+def test_what_is_wrong_with_a_file_is_said_before_a_machine_boots(tmp_path, boot, capfd):
+    (tmp_path / "a.s").write_text("r0 = \nexit\n")
+    assert cli.main(["verify", "-k", "6.1", "a.s"]) == 1 and "ERROR: a.s:1:" in capfd.readouterr()[1]
+    assert cli.main(["verify", "-k", "6.1", "none.bt"]) == 1 and "none.bt: No such file" in capfd.readouterr()[1]
+    assert not boot[1]
+
+
+def test_the_standard_input_goes_to_every_kernel(tmp_path, boot, monkeypatch, capfd):
+    said, seen = boot
+    said.update({"6.1": [json.dumps(record("stdin"))], "6.12": [json.dumps(record("stdin"))]})
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
+    assert cli.main(["verify", "-k", "6.1", "-k", "6.12", "--json", "-"]) == 1
+    assert [r["kernel"] for r in records((1, *capfd.readouterr()))] == ["6.1", "6.12"]
+    assert all(GOOD.encode() in given["image"] and given["command"].endswith(" stdin") for given in seen.values())
 
 
 @pytest.mark.parametrize("name, kind", [

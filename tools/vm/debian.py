@@ -33,8 +33,14 @@ def locked(name):
         yield
 
 
+def _tools():
+    missing = [name for name in ("apt-get", "apt-cache", "dpkg") if not shutil.which(name)]
+    if missing:
+        raise DebianError("packages are fetched with Debian's %s, which this host does not have" % " and ".join(missing))
+
+
 def mirror():
-    """URI of the Debian mirror of this host's apt, with no slash at its end."""
+    """URI of the Debian mirror of this host's apt, or else of Debian's own, with no slash at its end."""
     named = os.environ.get("RAWBPF_DEBIAN_MIRROR")
     if named:
         return named.rstrip("/")
@@ -43,7 +49,7 @@ def mirror():
     for uri in listed:
         if uri.rstrip("/").endswith("/debian"):
             return uri.rstrip("/")
-    raise DebianError("this host's apt knows no Debian mirror: set RAWBPF_DEBIAN_MIRROR")
+    return "http://deb.debian.org/debian"
 
 
 class Suite:
@@ -51,6 +57,7 @@ class Suite:
 
     def __init__(self, name, architecture="amd64"):
         self.name = name
+        _tools()
         home = CACHE / "apt" / (name if architecture == "amd64" else "%s-%s" % (name, architecture))
         for sub in ("lists/partial", "cache/archives/partial"):
             (home / sub).mkdir(parents=True, exist_ok=True)

@@ -10,13 +10,18 @@ from .debian import CACHE, DebianError, Suite, locked
 META = "linux-image-cloud-amd64"
 
 
+def ready(series):
+    """Paths of the series' vmlinuz that the cache has; one or none, but while one is replaced."""
+    return sorted((CACHE / "kernels" / series).glob("vmlinuz-*"))
+
+
 def kernel(series, refresh=False):
     """Path of the series' vmlinuz; `refresh` looks for a newer one than the cache has."""
     home = CACHE / "kernels" / series
     with locked("kernel-" + series):
-        ready = sorted(home.glob("vmlinuz-*"))
-        if ready and not refresh:
-            return ready[0]
+        before = ready(series)
+        if before and not refresh:
+            return before[0]
         suite = Suite(SUITES[series])
         image = next((name for name in suite.depends(META) if name.startswith("linux-image-")), None)
         if image is None:
@@ -33,6 +38,6 @@ def kernel(series, refresh=False):
             if not found:
                 raise DebianError(f"no vmlinuz in {', '.join(names)}")
             shutil.move(str(found[0]), str(target))
-        for old in ready:
+        for old in before:
             old.unlink()
     return target
