@@ -207,7 +207,7 @@ def test_types_without_a_header(name, size):
     ("struct x { struct y z; };\nBEGIN { }", "stdin:1:22-23: ERROR: the member 'z' has the incomplete type struct y\n"),
     ("struct x { int y[n]; };\nBEGIN { }", "stdin:1:18-19: ERROR: not a constant expression: n ('n' is not known)\n"),
     ("struct x { int y[-1]; };\nBEGIN { }", "stdin:1:20-21: ERROR: an array of -1 elements\n"),
-    ("struct x { int y };\nBEGIN { }", "stdin:1:18-19: ERROR: expected ';' in a C declaration\n"),
+    ("struct x { int y int z };\nBEGIN { }", "stdin:1:18-21: ERROR: expected ';' in a C declaration\n"),
     ("struct x { unsigned double y; };\nBEGIN { }", "stdin:1:12-27: ERROR: 'unsigned double' is no type\n"),
 ])
 def test_errors_of_definitions(script, message):

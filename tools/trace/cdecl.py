@@ -229,7 +229,8 @@ class Parser:
             self.attribute({})
             if not self.match(","):
                 break
-        self.expect(";")
+        if self.value != "}":           # the last member may lack its semicolon
+            self.expect(";")
 
     def skip(self):
         """Past the end of a declaration that defines no type: `;`, or a function's body."""
@@ -512,7 +513,7 @@ class Parser:
             name, type = ("", base) if self.value == ":" else self.declarator(base)
             bits, own = None, dict(attributes)
             if self.match(":"):
-                bits = self.until(",", ";", "__attribute__")
+                bits = self.until(",", ";", "}", "__attribute__")
                 if not isinstance(strip(type), (Int, Enum)) or not 0 <= bits <= type.size * 8:
                     self.error("a bit field of %d bits" % bits)
             while self.attribute(own):
@@ -524,4 +525,5 @@ class Parser:
             members.append((name, type, bits, own))
             if not self.match(","):
                 break
-        self.expect(";")
+        if self.value != "}":           # the last member may lack its semicolon
+            self.expect(";")

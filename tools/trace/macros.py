@@ -54,7 +54,6 @@ class Macros:
     def __init__(self, diagnostics):
         self.diagnostics = diagnostics
         self.by_name = {}
-        self.own = set()            # names that the script itself defines
         self.left = MAX_NODES
 
     # ---- definitions ----
@@ -84,7 +83,7 @@ class Macros:
         best = min(same, key=lambda macro: mismatch(macro, arguments))
         if not mismatch(best, arguments):
             return best
-        if name not in self.own and builtins.lookup(name) is not None:
+        if builtins.lookup(name) is not None:
             return None
         contexts = []
         if len(best.parameters) != len(arguments):
@@ -244,7 +243,6 @@ def expand(script, diagnostics, library=()):
     macros = Macros(diagnostics)
     for macro in script.macros:
         macros.define(macro)
-        macros.own.add(macro.name)
     for macro in library:
         if all(mismatch(own, macro.parameters) for own in macros.by_name.get(macro.name, ())):
             macros.define(macro)

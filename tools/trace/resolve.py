@@ -208,6 +208,7 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
             var = self._find(target.name)
             if var is None:
                 var = self._declare(target, self._owner)
+            self.capture(var)
         self.not_void(value, kind)
         if isinstance(kind, Aggregate):
             self.error(node, "Value '%s' cannot be assigned to a scratch variable." % kind)
@@ -248,6 +249,12 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
     def _set_variable(self, var, kind):
         if var.type is None or var.type != kind or getattr(var.type, "flexible", 0) != getattr(kind, "flexible", 0):
             var.type = kind
+            self.changed = True
+
+    def capture(self, var):
+        """Note that a variable is used where we are: by a callback that does not own it, it lives in memory."""
+        if var.depth < self.depth and not var.captured:
+            var.captured = True
             self.changed = True
 
     def _declare(self, node, owner):

@@ -137,9 +137,7 @@ class ExpressionTypes:
             hints = nearest(node.name, known)
             self.error(node, "Undefined or undeclared variable: %s" % node.name,
                        hints and ["Did you mean %s?" % " or ".join(hints)])
-        if var.depth < self.depth and not var.captured:
-            var.captured = True
-            self.changed = True
+        self.capture(var)
         if var.type is None:
             raise Unresolved()
         return var.type

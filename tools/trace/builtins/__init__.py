@@ -95,7 +95,9 @@ def value(*names, returns):
 
 
 def lookup(name):
-    """The entry called `name`, or None."""
+    """The entry called `name`, or None. bpftrace's own library writes `__builtin_comm` for what `comm` is."""
+    if name.startswith("__builtin_"):
+        name = name[10:]
     while name not in _ENTRIES and _WAITING:
         _load()
     return _ENTRIES.get(name)
