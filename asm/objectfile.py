@@ -8,12 +8,12 @@ Relocations: R_BPF_64_64 (lddw of a map or of data) and R_BPF_64_32 (call).
 import struct
 
 from . import elfwriter
+from .assembly import Section
 from .btfwriter import GLOBAL, BtfWriter
 from .elfwriter import ALLOC, EXEC, FUNC, LOCAL, NOBITS, OBJECT, PROGBITS, SECTION, WRITE
 from .errors import AsmError
 from .instruction import FuncRef, KsymRef, MapRef, encode, slot_numbers
 from .opcodes import BPF_PSEUDO_CALL, BPF_PSEUDO_FUNC, CALL, LDDW
-from .text import Section
 
 _R_BPF_64_64, _R_BPF_64_32 = 1, 10
 

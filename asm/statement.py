@@ -8,182 +8,50 @@ can say: `map[NAME] ll`, `map_fd[3][0]+8 ll`, `func[NAME] ll`, `call kfunc[NAME]
 
 import re
 
-from .errors import AsmError
-from .helpers import NAME, NUMBER
+from .helpers import NUMBER
 from .instruction import HALF, FuncRef, Instruction, KsymRef, Label, MapRef
 from .opcodes import *
+from .tokens import REGISTER, Tokens, Unexpected, alternatives
 
-
-class Unexpected(Exception):
-    """What stands at `start`..`end` of a statement is wrong."""
-
-    def __init__(self, start, end, reason):
-        self.start, self.end, self.reason = start, end, reason
-
-
-_TOKEN = re.compile(r"""
-    (?P<space>[ \t]+)
-  | (?P<number>0[xX][0-9a-fA-F]+|0[bB][01]+|[0-9]+)(?![\w.])
-  | (?P<name>[A-Za-z_.$][\w.$]*|[0-9]+[bf](?!\w))
-  | (?P<char>'(?:\\.|[^\\'])')
-  | (?P<string>"(?:\\.|[^"\\])*")
-  | (?P<op><<=|>>=|\+=|-=|\*=|/=|%=|\|=|&=|\^=|==|!=|<=|>=|<<|>>|[-+*/%|&^<>=~()\[\],:\#@])
-""", re.X)
-
-_REGISTER = re.compile(r"([rRwW])(\d+)$")
-_TYPES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "s8": 1, "s16": 2, "s32": 4, "s64": 8}
-_ESCAPES = {"n": 10, "t": 9, "r": 13, "0": 0, "\\": 92, "'": 39, '"': 34, "a": 7, "b": 8, "f": 12, "v": 11}
-_FETCH = {"add": BPF_ADD, "or": BPF_OR, "and": BPF_AND, "xor": BPF_XOR}
-_SWAPS = {kind + bits: (kind, int(bits)) for kind in ("be", "le", "bswap") for bits in ("16", "32", "64")}
+TYPES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "s8": 1, "s16": 2, "s32": 4, "s64": 8}
+FETCH = {"add": BPF_ADD, "or": BPF_OR, "and": BPF_AND, "xor": BPF_XOR}
+SWAPS = {kind + bits: (kind, int(bits)) for kind in ("be", "le", "bswap") for bits in ("16", "32", "64")}
 _PSEUDO = {"map_fd": (BPF_PSEUDO_MAP_FD, BPF_PSEUDO_MAP_VALUE), "map_idx": (BPF_PSEUDO_MAP_IDX, BPF_PSEUDO_MAP_IDX_VALUE),
            "btf_id": (BPF_PSEUDO_BTF_ID, None)}
+_ASSIGN = ("=", *(op + "=" for op in ALU_OPERATION))
+_COMPARE = tuple(JUMP_OPERATION)
+_KEYWORDS = ("lock", "store_release", "ld_pseudo", "if", "goto", "gotol", "may_goto", "exit", "call", "callx", ".insn")
+# what no constant of .equ may be called
+RESERVED = {*TYPES, *SWAPS, *_PSEUDO, *_KEYWORDS, "ll", "pc", "s", "skb", "map", "func", "subprog", "ksym", "kfunc",
+            "atomic", "addr_space_cast", "load_acquire"}
 
 
-class Statement:
-    """The tokens of one statement and a place among them. `symbols`: name -> number of .equ."""
-
-    def __init__(self, text, symbols=None, start=0):
-        self.text, self.symbols = text, symbols or {}
-        self.tokens = tokens = []
-        position, end = start, len(text)
-        match = _TOKEN.match
-        while position < end:
-            found = match(text, position)
-            if found is None:
-                raise Unexpected(position, position + 1, "%r belongs to no statement" % text[position])
-            kind = found.lastgroup
-            if kind != "space":
-                tokens.append((kind, found.group(), position, found.end()))
-            position = found.end()
-        tokens.append(("end", "", end, end + 1))
-        self.at = 0
-
-    # reading tokens
-
-    def peek(self, ahead=0):
-        return self.tokens[min(self.at + ahead, len(self.tokens) - 1)][1]
-
-    def kind(self, ahead=0):
-        return self.tokens[min(self.at + ahead, len(self.tokens) - 1)][0]
-
-    def next(self):
-        token = self.tokens[self.at]
-        self.at += 1
-        return token[1]
-
-    def take(self, text):
-        """Consumes the next token if it is `text`."""
-        if self.tokens[self.at][1] == text and self.tokens[self.at][0] != "string":
-            self.at += 1
-            return True
-        return False
-
-    def expect(self, *texts):
-        token = self.tokens[self.at]
-        if token[1] not in texts or token[0] == "end":
-            self.fail("expected %s" % _alternatives(texts))
-        self.at += 1
-        return token[1]
-
-    def fail(self, reason, back=0):
-        """Raises Unexpected at the next token, or at one `back` before it."""
-        kind, text, start, end = self.tokens[max(self.at - back, 0)]
-        raise Unexpected(start, end, reason + (", but the line ends" if kind == "end" else ""))
-
-    def end(self):
-        if self.kind() != "end":
-            self.fail("expected nothing more on this line")
+class Statement(Tokens):
+    """One statement; `instruction()` reads it."""
 
     # parts
-
-    def number(self, low=-1 << 63, high=(1 << 64) - 1, what="number"):
-        """An expression of numbers, characters and .equ names within bounds."""
-        start = self.tokens[self.at][2]
-        value = self._sum()
-        if not low <= value <= high:
-            raise Unexpected(start, self.tokens[self.at - 1][3], "%s %d must be %d to %d" % (what, value, low, high))
-        return value
-
-    def imm(self):
-        """A 32-bit immediate; the upper half of the unsigned range is taken as its bit pattern."""
-        value = self.number(-1 << 31, (1 << 32) - 1, "immediate")
-        return value - (1 << 32) if value >= 1 << 31 else value
-
-    def _sum(self, level=0):
-        if level == len(_LEVELS):
-            return self._unary()
-        value = self._sum(level + 1)
-        while self.peek() in _LEVELS[level] and self.kind() == "op":
-            operator = self.next()
-            right = self._sum(level + 1)
-            if operator in ("/", "%") and not right:
-                self.fail("division by zero", 1)
-            if operator in ("<<", ">>") and not 0 <= right < 64:
-                self.fail("a shift by %d" % right, 1)
-            value = _ARITHMETIC[operator](value, right)
-        return value
-
-    def _unary(self):
-        if self.take("-"):
-            return -self._unary()
-        if self.take("+"):
-            return self._unary()
-        if self.take("~"):
-            return ~self._unary()
-        if self.take("("):
-            value = self._sum()
-            self.expect(")")
-            return value
-        kind, text = self.kind(), self.peek()
-        if kind == "number":
-            self.at += 1
-            if len(text) > 1 and text[0] == "0" and text.isdigit():
-                if "8" in text or "9" in text:
-                    self.fail("a number that starts with 0 is octal", 1)
-                return int(text, 8)
-            return int(text, 0)
-        if kind == "char":
-            self.at += 1
-            return unescape(text)[0]
-        if kind == "name" and text in self.symbols:
-            self.at += 1
-            return self.symbols[text]
-        self.fail("expected a number")
-
-    def register(self, wanted="r"):
-        """The number of a register; `wanted` lists the letters allowed."""
-        found = _REGISTER.match(self.peek())
-        if not found or found.group(1).lower() not in wanted:
-            self.fail("expected %s" % " or ".join("a register %s0 to %s10" % (w, w) for w in wanted))
-        number = int(found.group(2))
-        if number > 10:
-            self.fail("registers go from %s0 to %s10" % (found.group(1), found.group(1)))
-        self.at += 1
-        return number
-
-    def at_register(self, wanted="rw"):
-        found = _REGISTER.match(self.peek()) if self.kind() == "name" else None
-        return bool(found) and found.group(1).lower() in wanted and self.peek() not in self.symbols
-
-    def operator(self, texts, prefix=True):
-        """One of `texts`, `s/=` and the like possibly written apart."""
-        signed = prefix and self.peek() == "s" and "s" + self.peek(1) in texts
-        text = ("s" if signed else "") + self.peek(1 if signed else 0)
-        if text not in texts:
-            self.fail("expected one of %s" % " ".join(texts))
-        self.at += 2 if signed else 1
-        return text
 
     def type(self):
         """`(u32 *)` -> (bytes, signed)."""
         self.expect("(")
         name = self.peek()
-        if name not in _TYPES:
+        if name not in TYPES:
             self.fail("expected u8, u16, u32, u64, s8, s16 or s32")
         self.at += 1
         self.expect("*")
         self.expect(")")
-        return _TYPES[name], name[0] == "s"
+        return TYPES[name], name[0] == "s"
+
+    def unsigned(self, *sizes, what):
+        """`(u32 *)` of one of the sizes -> bytes."""
+        size, signed = self.type()
+        if signed or size not in sizes:
+            self.fail("%s: expected %s" % (what, alternatives(["u%d" % (8 * size) for size in sizes])), 3)
+        return size
+
+    def _letter(self, size):
+        """The registers that hold `size` bytes: w or r, but all of r for 8."""
+        return "r" if size == 8 else "rw"
 
     def memory(self):
         """`(r10 -8)` -> (register, offset)."""
@@ -232,7 +100,7 @@ class Statement:
         text, kind = self.peek(), self.kind()
         if text == "*":
             return self._load(wide, dst)
-        if text == "-" and self.kind(1) == "name" and _REGISTER.match(self.peek(1)):
+        if text == "-" and self.kind(1) == "name" and REGISTER.match(self.peek(1)):
             self.at += 1
             self._same(dst, letter)
             return Instruction(cls | BPF_NEG, dst)
@@ -246,14 +114,19 @@ class Statement:
         if kind == "name":
             if self.at_register():
                 return Instruction(cls | BPF_MOV | BPF_X, dst, self.register(letter))
-            if text.lower() in _SWAPS:
+            if text.lower() in SWAPS:
+                if not wide:
+                    self.fail("byte swaps are of an r register: r%d = %s r%d" % (dst, text.lower(), dst))
                 return self._swap(dst)
             if self.peek(1) == "(":
                 made = self._function(wide, dst)
                 if made:
                     return made
             elif text not in self.symbols or self.peek(1) == "[":
-                return self._address(dst)
+                made = self._address(dst)
+                if not wide:
+                    raise Unexpected(0, len(self.text), "a 64-bit constant needs an r register")
+                return made
         start = self.at
         value = self.number()
         if self.peek() == "ll":
@@ -273,7 +146,7 @@ class Statement:
             self.fail("expected %s%d: source and destination are one register" % (letter, dst), 1)
 
     def _swap(self, dst):
-        kind, bits = _SWAPS[self.next().lower()]
+        kind, bits = SWAPS[self.next().lower()]
         self._same(dst, "r")
         cls = BPF_ALU64 if kind == "bswap" else BPF_ALU
         return Instruction(cls | BPF_END | (BPF_X if kind == "be" else 0), dst, 0, 0, bits)
@@ -282,7 +155,7 @@ class Statement:
         self.at += 1
         size, signed = self.type()
         if self.take("skb"):
-            return self._packet(dst, size)
+            return self._packet(dst, size, signed)
         src, off = self.memory()
         if signed and (size == 8 or not wide):
             self.fail("a sign-extending load is of s8, s16 or s32 into an r register")
@@ -290,8 +163,8 @@ class Statement:
             self.fail("64 bits do not fit a w register")
         return Instruction(BPF_LDX | (BPF_MEMSX if signed else BPF_MEM) | SIZE_CODE[size], dst, src, off)
 
-    def _packet(self, dst, size):
-        if dst or size == 8:
+    def _packet(self, dst, size, signed):
+        if dst or size == 8 or signed:
             self.fail("packet loads are of u8, u16 or u32 into r0", 1)
         self.expect("[")
         if self.at_register():
@@ -306,7 +179,6 @@ class Statement:
     def _function(self, wide, dst):
         """r2 = atomic64_fetch_add((u64 *)(r1 +8), r2) and what else looks like a call; None for `name (`."""
         name = self.peek()
-        letters = "rw"
         found = re.match(r"(?:atomic(?P<w>64)?_(?P<what>fetch_add|fetch_or|fetch_and|fetch_xor|xchg|cmpxchg)"
                          r"|(?P<llvm>xchg|cmpxchg)(?P<bits>_64|32_32)|(?P<acquire>load_acquire)"
                          r"|(?P<cast>addr_space_cast))$", name)
@@ -314,10 +186,12 @@ class Statement:
             return None
         self.at += 1
         if found.group("cast"):
+            self._fits(wide, 8)
             return self._cast(dst)
         self.expect("(")
         if found.group("acquire"):
-            size, _ = self.type()
+            size = self.unsigned(1, 2, 4, 8, what="load_acquire")
+            self._fits(wide, size)
             src, off = self.memory()
             self.expect(")")
             return Instruction(BPF_STX | BPF_ATOMIC | SIZE_CODE[size], dst, src, off, BPF_LOAD_ACQ)
@@ -327,25 +201,29 @@ class Statement:
             base = self.register()
             off = self.displacement()
         else:
-            size, _ = self.type()
-            if size not in (4, 8):
-                self.fail("atomic operations are of u32 or u64", 3)
+            size = self.unsigned(*((8,) if found.group("w") else (4, 8)), what=name)
             base, off = self.memory()
+        self._fits(wide, size)
+        letters = self._letter(size)
         code = BPF_STX | BPF_ATOMIC | SIZE_CODE[size]
         self.expect(",")
         if what == "cmpxchg":
             if dst != 0:
                 raise Unexpected(0, len(self.text), "cmpxchg compares with and sets r0")
-            self._same(0, "rw")
+            self._same(0, letters)
             self.expect(",")
             src = self.register(letters)
             imm = BPF_CMPXCHG
         else:
-            self._same(dst, "rw")
+            self._same(dst, letters)
             src = dst
-            imm = BPF_XCHG if what == "xchg" else _FETCH[what[6:]] | BPF_FETCH
+            imm = BPF_XCHG if what == "xchg" else FETCH[what[6:]] | BPF_FETCH
         self.expect(")")
         return Instruction(code, base, src, off, imm)
+
+    def _fits(self, wide, size):
+        if size == 8 and not wide:
+            raise Unexpected(self.tokens[self.at - 1][2], self.tokens[self.at - 1][3], "64 bits do not fit a w register")
 
     def _cast(self, dst):
         self.expect("(")
@@ -411,32 +289,28 @@ class Statement:
 
     def _store(self):
         self.at += 1
-        size, signed = self.type()
-        if signed:
-            self.fail("expected u8, u16, u32 or u64", 3)
+        size = self.unsigned(1, 2, 4, 8, what="a store")
         dst, off = self.memory()
         self.expect("=")
         if self.at_register():
-            src = self.register("r" if size == 8 else "rw")
+            src = self.register(self._letter(size))
             return Instruction(BPF_STX | BPF_MEM | SIZE_CODE[size], dst, src, off)
         return Instruction(BPF_ST | BPF_MEM | SIZE_CODE[size], dst, 0, off, self.imm())
 
     def _lock(self):
         self.expect("*")
-        size, _ = self.type()
-        if size not in (4, 8):
-            self.fail("atomic operations are of u32 or u64", 3)
+        size = self.unsigned(4, 8, what="lock")
         dst, off = self.memory()
         operator = self.operator(("+=", "|=", "&=", "^="))
-        src = self.register("r" if size == 8 else "rw")
+        src = self.register(self._letter(size))
         return Instruction(BPF_STX | BPF_ATOMIC | SIZE_CODE[size], dst, src, off, ATOMIC_OPERATION[operator[0]])
 
     def _store_release(self):
         self.expect("(")
-        size, _ = self.type()
+        size = self.unsigned(1, 2, 4, 8, what="store_release")
         dst, off = self.memory()
         self.expect(",")
-        src = self.register("r" if size == 8 else "rw")
+        src = self.register(self._letter(size))
         self.expect(")")
         return Instruction(BPF_STX | BPF_ATOMIC | SIZE_CODE[size], dst, src, off, BPF_STORE_REL)
 
@@ -504,7 +378,7 @@ class Statement:
             self.at += 1
             imm = self.number(-1 << 31, (1 << 31) - 1, "call offset")
             if self.take("#"):
-                self.at += 1
+                self.next()     # bpftool names what it calls
             return Instruction(CALL, 0, BPF_PSEUDO_CALL, 0, imm)
         if kind != "name" or name in self.symbols:
             return Instruction(CALL, 0, 0, 0, self.number(-1 << 31, (1 << 31) - 1, "helper number"))
@@ -559,111 +433,3 @@ class CallRef(tuple):
         return tuple.__new__(cls, (name,))
 
     name = property(lambda self: self[0])
-
-
-_LEVELS = (("|",), ("^",), ("&",), ("<<", ">>"), ("+", "-"), ("*", "/", "%"))
-_ARITHMETIC = {"|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "&": lambda a, b: a & b,
-               "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b, "+": lambda a, b: a + b,
-               "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: int(a / b) if abs(a) < 1 << 52
-               else a // b, "%": lambda a, b: a % b}
-_ASSIGN = ("=", *(op + "=" for op in ALU_OPERATION))
-_COMPARE = tuple(JUMP_OPERATION)
-_KEYWORDS = ("lock", "store_release", "ld_pseudo", "if", "goto", "gotol", "may_goto", "exit", "call", "callx", ".insn")
-
-
-def unescape(quoted):
-    """The bytes of a quoted string or character, quotes included."""
-    body, out, i = quoted[1:-1], bytearray(), 0
-    while i < len(body):
-        if body[i] != "\\":
-            out += body[i].encode()
-            i += 1
-            continue
-        found = re.match(r"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", body[i:], re.S)
-        if found.group(1):
-            out.append(int(found.group(1), 16))
-        elif found.group(2):
-            out.append(int(found.group(2), 8) & 255)
-        elif found.group(3) in _ESCAPES:
-            out.append(_ESCAPES[found.group(3)])
-        else:
-            raise AsmError("unknown escape \\%s" % found.group(3))
-        i += found.end()
-    return bytes(out)
-
-
-def _alternatives(texts):
-    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " or " + texts[-1]
-
-
-# What makes up nearly all of a program, read by one regular expression each. They accept less than the
-# grammar above and must read it alike (a test compares them).
-
-_N = r"(-?(?:0x[0-9a-f]+|[1-9][0-9]*|0))"
-_ALU_FAST = re.compile(r"([rw])(10|[0-9]) (\+|-|\*|s/|/|s%%|%%|\||&|\^|<<|>>|s>>|)= (?:([rw])(10|[0-9])|%s)$" % _N).match
-_MEM_FAST = re.compile(r"\*\((u8|u16|u32|u64) \*\)\(r(10|[0-9]) ?([+-]) ?(0x[0-9a-f]+|[0-9]+)\) = (?:r(10|[0-9])|%s)$"
-                       % _N).match
-_LDX_FAST = re.compile(r"r(10|[0-9]) = \*\((u8|u16|u32|u64) \*\)\(r(10|[0-9]) ?([+-]) ?(0x[0-9a-f]+|[0-9]+)\)$").match
-_IF_FAST = re.compile(r"if ([rw])(10|[0-9]) (==|!=|s?[<>]=?|&) (?:([rw])(10|[0-9])|%s) goto (?:pc([+-][0-9]+)|([A-Za-z_]\w*))$"
-                      % _N).match
-_GOTO_FAST = re.compile(r"goto (?:pc([+-][0-9]+)|([A-Za-z_]\w*))$").match
-
-
-def fast(text, new=tuple.__new__):
-    """The Instruction of one of the most common statements, or None."""
-    first = text[0]
-    if first == "r" or first == "w":
-        found = _ALU_FAST(text)
-        if found:
-            letter, dst, operator, source, register, number = found.groups()
-            cls = BPF_ALU64 if letter == "r" else BPF_ALU
-            operation, off = ALU_OPERATION[operator] if operator else (BPF_MOV, 0)
-            if register:
-                if source != letter:
-                    return None
-                return new(Instruction, (cls | operation | BPF_X, int(dst), int(register), off, 0, None))
-            imm = int(number, 0)
-            if -0x80000000 <= imm <= 0xFFFFFFFF:
-                return new(Instruction, (cls | operation, int(dst), 0, off, imm - (imm >> 31 << 32) if imm > 0 else imm,
-                                         None))
-            return None
-        found = _LDX_FAST(text)
-        if found:
-            dst, size, src, sign, off = found.groups()
-            off = int(sign + off, 0) if off[0] != "0" or off == "0" or off[1] == "x" else 0x10000
-            if -0x8000 <= off <= 0x7FFF:
-                return new(Instruction, (BPF_LDX | BPF_MEM | SIZE_CODE[_TYPES[size]], int(dst), int(src), off, 0, None))
-    elif first == "*":
-        found = _MEM_FAST(text)
-        if found:
-            size, dst, sign, off, src, number = found.groups()
-            off = int(sign + off, 0) if off[0] != "0" or off == "0" or off[1] == "x" else 0x10000
-            if -0x8000 <= off <= 0x7FFF:
-                size = SIZE_CODE[_TYPES[size]]
-                if src:
-                    return new(Instruction, (BPF_STX | BPF_MEM | size, int(dst), int(src), off, 0, None))
-                imm = int(number, 0)
-                if -0x80000000 <= imm <= 0x7FFFFFFF:
-                    return new(Instruction, (BPF_ST | BPF_MEM | size, int(dst), 0, off, imm, None))
-    elif first == "g":
-        found = _GOTO_FAST(text)
-        if found:
-            off, label = found.groups()
-            off = int(off or 0)
-            if -0x8000 <= off <= 0x7FFF:
-                return new(Instruction, (JA, 0, 0, off, 0, Label(label) if label else None))
-    elif first == "i":
-        found = _IF_FAST(text)
-        if found:
-            letter, dst, operator, source, register, number, off, label = found.groups()
-            code = (BPF_JMP if letter == "r" else BPF_JMP32) | JUMP_OPERATION[operator]
-            ref = Label(label) if label else None
-            off = int(off or 0)
-            if not -0x8000 <= off <= 0x7FFF or source not in (None, letter):
-                return None
-            if register:
-                return new(Instruction, (code | BPF_X, int(dst), int(register), off, 0, ref))
-            imm = int(number, 0)
-            if -0x80000000 <= imm <= 0xFFFFFFFF:
-                return new(Instruction, (code, int(dst), 0, off, imm - (imm >> 31 << 32) if imm > 0 else imm, ref))
-    return None

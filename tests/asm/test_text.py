@@ -13,7 +13,8 @@ from rawbpf.asm import Instruction, compile_function, decode, disassemble, encod
 from rawbpf.asm.disassembler import text
 from rawbpf.asm.errors import AsmError, AsmSyntaxError
 from rawbpf.asm.instruction import FuncRef, KsymRef, MapRef
-from rawbpf.asm.statement import Statement, fast
+from rawbpf.asm.fast import fast
+from rawbpf.asm.statement import Statement
 from rawbpf.asm.text import assemble, assemble_files, instructions
 
 from .generate import program
