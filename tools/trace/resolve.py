@@ -22,6 +22,7 @@ class MapVariable:
         self.name, self.span = name, span
         self.scalar = None
         self.key = self.value = None
+        self.written_key = None         # the key's type as written, for messages: `key` is what is stored
         self.declared = None            # ast.MapDeclaration
         self.aggregate_argument = None
 
@@ -325,7 +326,8 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
 
     def _map_row(self, node):
         """The type of a `for` variable over a map: (key, value)."""
-        var = self.map_variable(node, scalar=False)
+        var = self.map_variable(node, False, (
+            "%s has no explicit keys (scalar map), and cannot be used for iteration" % node.name, node))
         if var.key is None or var.value is None:
             raise Unresolved()
         return Tuple([var.key, var.value.scalar_type if isinstance(var.value, Aggregate) else var.value])
@@ -346,8 +348,9 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
 
     # -- maps
 
-    def map_variable(self, node, scalar=None):
-        """The MapVariable of a Map node; `scalar` says how it is used here."""
+    def map_variable(self, node, scalar=None, otherwise=""):
+        """The MapVariable of a Map node; `scalar` says how it is used here, `otherwise` (message, node) what is
+        wrong when it is the other kind."""
         var = self.script.maps.get(node.name)
         if var is None:
             var = self.script.maps[node.name] = MapVariable(node.name, node.span)
@@ -356,6 +359,8 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
             if var.scalar is None:
                 var.scalar = scalar
                 self.changed = True
+            elif var.scalar != scalar and otherwise:
+                self.error(otherwise[1], otherwise[0])
             elif var.scalar and not scalar:
                 self.error(node, "%s used as a map with an explicit key (non-scalar map), previously used without "
                            "an explicit key (scalar map)" % node.name)
@@ -385,7 +390,8 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         merged = promote(var.key, key_type(kind, self.script.machine.max_key))
         if merged is None:
             self.error(node, "Argument mismatch for %s: trying to access with arguments: '%s' when map expects "
-                       "arguments: '%s'" % (var.name, type_text(kind), type_text(var.key)))
+                       "arguments: '%s'" % (var.name, type_text(kind), type_text(var.written_key)))
+        var.written_key = promote(var.written_key, kind)
         if var.key is None or merged != var.key:
             var.key = merged
             self.changed = True

@@ -18,11 +18,14 @@ class _Delete(Builtin):
             for target in given:
                 if not isinstance(target, (ast.Map, ast.MapAccess)):
                     r.error(target, "delete() expects a map to be provided")
+                if isinstance(target, ast.Map):
+                    r.map_variable(target, True, (
+                        "call to delete() with a single argument expects a map without explicit keys (scalar map)", call))
                 r.map_target(target)
             return BOOL
         if not isinstance(given[0], ast.Map) or len(given) != 2:
             r.error(call, "delete() expects a map and a key")
-        _key_argument(r, call)
+        _key_argument(r, call, "delete() with two arguments")
         return BOOL
 
     def value(self, b, call):
@@ -58,10 +61,13 @@ def _keys(node):
     return node.elements if isinstance(node, ast.Tuple) else [node]
 
 
-def _key_argument(r, call):
+NEEDS_KEYS = "call to %s expects a map with explicit keys (non-scalar map)"
+
+
+def _key_argument(r, call, what):
     """Types of `f(@x, key)`."""
     target, key = call.arguments
-    var = r.map_variable(target, scalar=False)
+    var = r.map_variable(target, False, (NEEDS_KEYS % what, call))
     r.map_key(call, var, _keys(key))
     if isinstance(key, ast.Tuple):
         key.type = types.Tuple([e.type for e in key.elements])
@@ -77,7 +83,7 @@ class _HasKey(Builtin):
     def resolve(self, r, call):
         if len(call.arguments) != 2 or not isinstance(call.arguments[0], ast.Map):
             r.error(call, "has_key() expects a map and a key")
-        _key_argument(r, call)
+        _key_argument(r, call, "has_key()")
         return BOOL
 
     def value(self, b, call):
@@ -96,12 +102,13 @@ class _Len(Builtin):
 
     def resolve(self, r, call):
         if len(call.arguments) == 1 and isinstance(call.arguments[0], ast.Map):
-            r.map_variable(call.arguments[0])
+            if r.map_variable(call.arguments[0]).scalar:
+                r.error(call, NEEDS_KEYS % "len()")
             return INT64
         r.arguments(self, call)
         kind = call.arguments[0].type
         if not isinstance(kind, types.KernelStack):
-            r.error(call, "len() expects a map or stack to be provided")
+            r.error(call, "call to len() expects a map, ustack, or kstack")
         return INT64
 
     def value(self, b, call):
