@@ -5,7 +5,6 @@ llvm-objdump 21 and the verifier's log were seen to print.
 """
 
 import random
-import struct
 
 import pytest
 
@@ -16,7 +15,9 @@ from rawbpf.asm.instruction import FuncRef, KsymRef, MapRef
 from rawbpf.asm.fast import fast
 from rawbpf.asm.statement import Statement
 from rawbpf.asm.text import assemble, assemble_files, instructions
+from rawbpf.asm.tokens import Unexpected
 
+from .forms import FORMS, encoded, random_program
 from .generate import program
 
 # bytes of one instruction, then every spelling of it (all but the last: ours) that must assemble to them
@@ -240,43 +241,27 @@ def test_symbolic_instructions_read_back():
     assert text(Instruction(0x85, 0, 1, 0, 0, FuncRef("f"))) == "call f"
 
 
-def random_slot(rng):
-    code = rng.randrange(256)
-    if rng.random() < 0.4:
-        # most fields zero or meaningful, so that most forms come up
-        return struct.pack("<BBhi", code, rng.choice((0, 0, rng.randrange(11))) << 4 | rng.randrange(11),
-                           rng.choice((0, 0, 0, 1, 8, 16, 32, rng.randrange(-32768, 32768))),
-                           rng.choice((0, 0, 1, -1, 16, 32, 64, 0xe1, 0xf1, 0x100, 0x110, 0x01, 0x41, 0x51, 0xa1, 0x40,
-                                       0x50, 0xa0, rng.randrange(-1 << 31, 1 << 31))))
-    return struct.pack("<BBhi", code, rng.randrange(256), rng.randrange(-32768, 32768), rng.randrange(-1 << 31, 1 << 31))
-
-
-def check_round_trip(rng, slots):
-    data = b"".join(random_slot(rng) for _ in range(slots)) + bytes(8)
-    made = decode(data, "little")
-    assert encode(made, "little") == data
-    assert assemble("\n".join(map(text, made)), strict=False).instructions() == made
-    assert assemble(disassemble(made), strict=False).instructions() == made
-    assert decode(encode(made, "big"), "big") == made
-
-
-@pytest.mark.slow
-def test_random_programs_survive_a_round_trip():
-    for seed in range(10):
-        check_round_trip(random.Random(seed), 2000)
-
-
 def test_the_fast_reader_agrees_with_the_grammar():
     rng = random.Random(7)
-    lines = [text(i) for i in decode(b"".join(random_slot(rng) for _ in range(3000)) + bytes(8), "little")]
+    lines = [text(i) for form in FORMS for _ in range(3) for i in decode(encoded(rng, form), "little")]
+    lines += [text(i) for i in decode(random_program(rng, 1000), "little")]
     lines += [text(i) for i in compile_function(program(3, 40)).instructions]
-    read = 0
+    # and what is nearly one of them
+    for line in list(lines):
+        at = rng.randrange(len(line))
+        lines.append(line[:at] + rng.choice("0129rwus+-x (),*=>") + line[at + rng.randrange(2):])
+    read = refused = 0
     for line in lines:
         made = fast(line)
-        if made is not None:
-            read += 1
-            assert made == Statement(line).instruction(), line
-    assert read > 200
+        try:
+            expected = Statement(line).instruction()
+        except Unexpected:
+            refused += 1
+            assert made is None, line
+            continue
+        read += made is not None
+        assert made in (None, expected), line
+    assert read > 1500 and refused > 500
 
 
 @pytest.mark.parametrize("junk", [b"\x18" + bytes(7), b"\x95", bytes(7), bytes(9)])
