@@ -74,7 +74,11 @@ class Fentry(Source):
         if known is not None and spec.function not in {name for name, _ in known}:
             raise SourceError("%s cannot be traced (it is inlined, or marked notrace)" % spec.function,
                               missing=True)
-        return [FentryPoint(self, module, spec.function, number)]
+        point = FentryPoint(self, module, spec.function, number)
+        if point.type.variadic:
+            raise SourceError("%s takes a variable number of arguments: the kernel attaches no %s there; kprobe:%s "
+                              "works" % (spec.function, self.shown, spec.function))
+        return [point]
 
     def _programs(self, spec):
         points = [ProgramPoint(self, number, name, type_id) for number, name, type_id in
@@ -125,20 +129,21 @@ def require_trampolines():
 
 
 def traceable(module, function, known_only=False):
-    """(module, name, BTF id) of the functions that match, can be traced and have as many arguments
-    as registers, sorted. With `known_only`, nothing where the kernel does not say what is traceable."""
+    """(module, name, BTF id) of the functions that match, can be traced (neither variadic nor on the kprobe
+    blacklist, where a tracer could end in itself) and have as many arguments as registers, sorted. With `known_only`, nothing where the kernel does not say what is traceable."""
     in_module, in_function = matcher(module), matcher(function)
     names = kallsyms.traceable()
     if names is None and known_only:
         return []
     can = None if names is None else {(n, m or "vmlinux") for n, m in names if in_function(n)}
-    most = len(host().arguments)
+    most, bad = len(host().arguments), kallsyms.blacklist()
     found = {}
     for where in kernel_btf.modules():
         btf = kernel_btf.of(where) if in_module(where) else None
         for name, number in btf.functions() if btf is not None else ():
-            if in_function(name) and (can is None or (name, where) in can):
-                if len(btf.type(number).parameters) <= most:
+            if in_function(name) and (can is None or (name, where) in can) and name not in bad:
+                function = btf.type(number)
+                if len(function.parameters) <= most and not function.variadic:
                     found[(where, name)] = number
     return [(where, name, number) for (where, name), number in sorted(found.items())]
 

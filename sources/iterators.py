@@ -132,14 +132,41 @@ class IterPoint(Point):
 
     def guard(self, f, ctx):
         """The object itself: the run at the end has none. The elements of a map come with the map,
-        which is there always."""
+        which is there always; of a kernel symbol, the one before stays there."""
         from rawbpf.elf import types
 
+        if self.spec.iterator == "ksym":
+            return self._symbol_guard(f, ctx)
         for field in self.arguments().fields:
             if isinstance(types.strip(field.type), types.Pointer):
                 if field.name != "map" or self.spec.iterator not in _OF_A_MAP:
                     return f.load(ctx, field.offset, 8)
         return None
+
+    def _symbol_guard(self, f, ctx):
+        """At the end, kallsym_iter is past the modules' symbols (pos_mod_end is set) and at a position that no
+        event was made for; vmlinux' symbols leave `pos` one further on, too."""
+        from rawbpf.elf.types import find_field, strip
+
+        def load(base, struct, name):
+            field = find_field(struct, name)
+            return f.load(base, field.offset, 8), strip(field.type).target
+
+        value, there, end = f.variable(), f.block("symbol"), f.block("guarded")
+        meta, meta_type = load(ctx, self.context(), "meta")
+        symbol, symbol_type = load(ctx, self.context(), "ksym")
+        f.set(value, 0)
+        f.branch("==", symbol, 0, end, there)
+        f.position(there)
+        sequence = f.load(meta, find_field(strip(meta_type), "seq_num").offset, 8)
+        symbol_type, past = strip(symbol_type), f.block("past")
+        f.set(value, f.compare("==", f.load(symbol, find_field(symbol_type, "pos").offset, 8), sequence))
+        f.branch("==", f.load(symbol, find_field(symbol_type, "pos_mod_end").offset, 8), 0, past, end)
+        f.position(past)
+        f.set(value, 1)
+        f.jump(end)
+        f.position(end)
+        return value
 
     def field(self, f, ctx, field):
         from rawbpf.elf import types

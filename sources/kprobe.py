@@ -100,8 +100,12 @@ class Kprobe(Source):
         if not has_kprobes():
             return
         module, _, function = pattern.rpartition(":")
+        before = None
         for name, where in candidates(module, function or "*"):
             text = "%s:%s" % (quote(where or "vmlinux"), quote(name)) if module else quote(name)
+            if text == before:
+                continue
+            before = text
             point = KprobePoint(self, where, name, 0)
             yield Listed("%s:%s" % (self.shown, text), point.declarations)
 
@@ -137,13 +141,13 @@ class KprobeSession(Kprobe):
 
 
 def candidates(module, function):
-    """(name, module or "") of the traceable functions that match, sorted, one entry a function."""
-    in_function = matcher(function)
+    """(name, module or "") of the traceable functions that match, sorted, one entry a function. Those on the
+    kprobe blacklist are left out."""
+    in_function, bad = matcher(function), kallsyms.blacklist()
     names = kallsyms.traceable()
     if names is None:
-        bad = kallsyms.blacklist()
-        names = [(n, m) for n, m in kallsyms.names() if n not in bad and m != "bpf"]
-    found = [(n, m) for n, m in names if in_function(n) and ".part." not in n]
+        names = [(n, m) for n, m in kallsyms.names() if m != "bpf"]
+    found = [(n, m) for n, m in names if in_function(n) and ".part." not in n and n not in bad]
     if module:
         in_module = matcher(module)
         found = [(n, m) for n, m in found if in_module(m or "vmlinux")]

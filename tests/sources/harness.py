@@ -31,6 +31,11 @@ class Seen:
         return [struct.unpack_from("<%dq" % self.width, data, 8 + 8 * self.width * i)
                 for i in range(count)]
 
+    @property
+    def last(self):
+        """The map's last number: of width 1, the last row's place."""
+        return struct.unpack_from("<q", self._map.lookup(b"\0" * 4), 8 * ROWS)[0]
+
 
 def program_for(point, values, width):
     """(program, map): counts hits and stores what `values(f, ctx, point)` gives (a list of ir

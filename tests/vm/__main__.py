@@ -38,6 +38,7 @@ def parse(argv):
     parser.add_argument("--shell", metavar="COMMAND", help="run a command instead of the tests")
     parser.add_argument("--add", action="append", default=[], metavar="PATH[=PLACE]",
                         help="another file or folder of this host for the guest")
+    parser.add_argument("--peers", action="store_true", help="the reference bpftrace is a command in the guest")
     parser.add_argument("--fetch", action="store_true", help="download the newest kernels, and stop")
     parser.add_argument("--jobs", type=int, default=2, help="guests at a time (default: 2)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds a guest may take")
@@ -125,6 +126,7 @@ def main(argv):
     command = guest_command(options)
     with tempfile.TemporaryDirectory(prefix="rawbpf-vm-") as folder:
         extra = [tuple(pair.partition("=")[::2]) if "=" in pair else (pair, None) for pair in options.add]
+        extra += guest.reference() if options.peers else []
         initrds = {}
         for series in options.kernel:
             kind = ARM64 if series == ARM64 else "initrd"

@@ -8,8 +8,10 @@ import base64
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 from pathlib import Path
@@ -17,11 +19,11 @@ from pathlib import Path
 from rawbpf.tools.vm import machine
 from rawbpf.tools.vm.image import SITE, Image
 from rawbpf.tools.vm.machine import GuestError, slot, stop_all, system
-from tests import cc
+from tests import cc, peers
 from tests.vm import arm64
 from tests.vm.kernels import ARM64
 
-__all__ = ["GuestError", "compile_for", "pack", "run", "slot", "stop_all"]
+__all__ = ["GuestError", "compile_for", "pack", "reference", "run", "slot", "stop_all"]
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 ROOMS = ("asm", "elf", "loader", "sources", "tools")
@@ -50,6 +52,16 @@ def pack(path, extra=(), series=""):
         for source, place in extra:
             image.add(Path(source).resolve(), place)
         image.close()
+
+
+def reference():
+    """`(file, place)` of the reference bpftrace and what it loads: in the guest it is the command bpftrace."""
+    linker, *rest = peers.command("bpftrace")
+    path, binary = rest[rest.index("--library-path") + 1:][:2]
+    listed = subprocess.run([linker, "--library-path", path, "--list", binary], capture_output=True, text=True, check=True)
+    found = re.findall(r"(\S+) => (\S+)", listed.stdout)
+    return [(linker, "/peers/ld.so"), (binary, "/peers/bpftrace"), *((file, "/peers/lib/" + name) for name, file in found),
+            (Path(__file__).parent / "bpftrace.sh", "/usr/bin/bpftrace")]
 
 
 def with_files(initrd, files, path):
