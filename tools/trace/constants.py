@@ -115,6 +115,10 @@ def value(name):
         _table = dict(zip(words[::2], map(int, words[1::2])))
     if name in _table:
         return _table[name]
+    for prefix in ("__NR_", "SYS_"):
+        if name.startswith(prefix):
+            from .syscall_names import number
+            return number(name[len(prefix):])
     for prefixes, modules in PYTHON:
         if name.startswith(tuple(prefixes.split())):
             for module in modules:

@@ -78,9 +78,9 @@ class MemoryCode:
         return self.place(node.operand).at(kind.offsets[node.index], node.type)
 
     def _place_FieldAccess(self, node):
-        kind = node.operand.type
-        if isinstance(kind, builtins.ContextRecord):
-            return kind.place(self, node)
+        kind, context = node.operand.type, self._context(node.operand)
+        if context is not None:
+            return context.place(self, node)
         if isinstance(kind, Pointer):
             field = self._c_field(node)
             return Place(self._in_register(node.operand), field.offset, node.type, self._pointer_space(kind))
@@ -135,26 +135,34 @@ class MemoryCode:
 
     # -- addresses that the verifier can follow
 
-    def followed(self, node):
+    def followed(self, node, missing):
         """The operand of a pointer, made by loads from what the event gave: the verifier knows what it points at, which
-        some helpers ask for. Only in programs of type tracing."""
+        some helpers ask for. Only in programs of type tracing. Goes to block `missing` when the pointer is 0."""
         if isinstance(node, ast.Cast):
-            return self.followed(node.operand)
-        if isinstance(node, ast.Unary) and node.op == "*" and isinstance(node.operand.type, Pointer):
-            return self.f.load(self.followed(node.operand), 0, 8)
+            return self.followed(node.operand, missing)
         kind = node.operand.type if isinstance(node, ast.FieldAccess) else None
-        if kind is None or isinstance(kind, builtins.ContextRecord):
-            return self.value(node)
-        return self.f.load(self.followed_place(node), 0, 8)
+        if isinstance(node, ast.Unary) and node.op == "*" and isinstance(node.operand.type, Pointer):
+            pointer = self.f.load(self.followed(node.operand, missing), 0, 8)
+        elif kind is None or isinstance(kind, builtins.ContextRecord):
+            pointer = self.value(node)
+            if isinstance(pointer, int) or isinstance(node.type, Pointer) and node.type.context:
+                return pointer
+        else:
+            pointer = self.f.load(self.followed_place(node, missing), 0, 8)
+        there = self.f.block()
+        pointer = self.f.copy(pointer)
+        self.f.branch("==", pointer, 0, missing, there)
+        self.f.position(there)
+        return pointer
 
-    def followed_place(self, node):
+    def followed_place(self, node, missing):
         """The address of a member that is no pointer, in the same way."""
         if isinstance(node, ast.Unary) and node.op == "*":
-            return self.followed(node.operand)
+            return self.followed(node.operand, missing)
         if not isinstance(node, ast.FieldAccess) or isinstance(node.operand.type, builtins.ContextRecord):
             return self.address(self.place(node))
         inner = node.operand
-        base = self.followed(inner) if isinstance(inner.type, Pointer) else self.followed_place(inner)
+        base = (self.followed if isinstance(inner.type, Pointer) else self.followed_place)(inner, missing)
         offset = self._c_field(node).offset
         return self.f.alu("+", base, offset) if offset else base
 
@@ -184,6 +192,8 @@ class MemoryCode:
         if clean and isinstance(dest.type, String):
             written = getattr(entry, "fills", 0)        # bytes that the entry always writes
             strings.zero(self, dest, min(written, dest.type.size), dest.type.size)
+        elif clean and isinstance(dest.type, types.Record):
+            strings.zero(self, dest, 0, dest.type.size)
         entry.store(self, node, dest)
         return True
 

@@ -213,6 +213,21 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         self.not_void(value, kind)
         if isinstance(kind, Aggregate):
             self.error(node, "Value '%s' cannot be assigned to a scratch variable." % kind)
+        self._merge_variable(node, value, var, kind)
+        target.type = var.type
+
+    def assign_variable(self, node, target, kind):
+        """A value of this type goes to a Variable node's variable, which is made if need be."""
+        var = self._find(target.name)
+        if var is None:
+            var = self._declare(target, self._owner)
+        if var.depth < self.depth and not var.captured:
+            var.captured = True
+            self.changed = True
+        self._merge_variable(node, node, var, kind)
+        target.type = var.type
+
+    def _merge_variable(self, node, value, var, kind):
         if var.sized:
             self._check_fits(node, value, kind, var.type, var.name)
         else:
@@ -221,7 +236,6 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
                 self.error(node, "Type mismatch for %s: trying to assign value of type '%s' when variable already "
                            "has a type '%s'" % (var.name, type_text(kind), type_text(var.type)))
             self._set_variable(var, merged)
-        target.type = var.type
 
     def _compound(self, node, target, value):
         left = self.expr(target)

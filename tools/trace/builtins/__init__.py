@@ -15,7 +15,7 @@ from ..types import ValueType
 _ENTRIES = {}
 #: Modules of this package that are not imported yet: each is when a name was not found in those before it.
 _WAITING = ["output", "process", "clock", "aggregates", "probe", "maps", "memory", "stacks", "network", "text", "addresses", "kernel",
-            "packets", "series"]
+            "packets", "series", "tables"]
 
 
 class Argument(NamedTuple):

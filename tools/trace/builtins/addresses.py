@@ -148,9 +148,9 @@ class _Path(Builtin):
             b.error(call, "BPF_FUNC_d_path not available for your kernel version")
         node = call.arguments[0]
         place = b.temporary(call.type) if dest.type.size < call.type.size else dest
-        where = b.followed(node) if isinstance(node.type, Pointer) else b.followed_place(node)
-        got = f.call("bpf_d_path", where, b.address(place), call.type.size)
         failed, done = f.block("no_path"), f.block()
+        where = (b.followed if isinstance(node.type, Pointer) else b.followed_place)(node, failed)
+        got = f.call("bpf_d_path", where, b.address(place), call.type.size)
         f.branch("s<=", got, 0, failed, done)
         f.position(failed)
         strings.zero(b, place, 0, min(8, call.type.size))

@@ -128,7 +128,13 @@ class _SocketCookie(Builtin):
         return UINT64
 
     def value(self, b, call):
-        return b.f.call("bpf_get_socket_cookie", b.followed(call.arguments[0]))
+        f, done = b.f, b.f.block()
+        result = f.variable()
+        f.set(result, 0)
+        f.set(result, f.call("bpf_get_socket_cookie", b.followed(call.arguments[0], done)))
+        f.jump(done)
+        f.position(done)
+        return result
 
 
 @register

@@ -1,6 +1,8 @@
 """Functions on maps: delete, clear, zero, len, has_key."""
 from .. import ast, strings, types
+from ..place import Place
 from ..types import BOOL, INT64
+from ..written import Unresolved
 from . import Argument, Builtin, register
 
 
@@ -90,6 +92,64 @@ class _HasKey(Builtin):
         target, key = call.arguments
         storage = b.storage(target)
         return b.f.compare("!=", b.lookup(storage, b.key(storage, _keys(key))), 0)
+
+
+@register
+class _Find(Builtin):
+    """find(@x, key, $value): whether the key is there; then $value is its value, from the same lookup."""
+    names = ("find",)
+    arguments = (Argument("map", "map"), Argument("any", "key"), Argument("any", "value"))
+    returns = BOOL
+
+    def resolve(self, r, call):
+        given = call.arguments
+        if len(given) != 3 or not isinstance(given[0], ast.Map) or not isinstance(given[2], ast.Variable):
+            r.error(call, "Call to find() has arguments that do not match any definition.",
+                    ["find(@map, key, $variable)"])
+        target, key, variable = given
+        var = r.map_variable(target, scalar=False)
+        keys = _keys(key)
+        r.map_key(call, var, keys)
+        if isinstance(key, ast.Tuple):
+            key.type = types.Tuple([e.type for e in key.elements])
+        if var.value is None:
+            raise Unresolved()
+        kind = var.value
+        if kind.aggregate:
+            if not kind.castable:
+                r.error(call, "Map value '%s' cannot be read: it can only be printed" % kind)
+            kind = kind.scalar_type
+        r.assign_variable(call, variable, kind)
+        return BOOL
+
+    def value(self, b, call):
+        f = b.f
+        target, key, variable = call.arguments
+        storage = b.storage(target)
+        kind = storage.info.value_type
+        address = b.key(storage, _keys(key))
+        pointer = f.copy(b.lookup(storage, address))
+        result = f.variable()
+        f.set(result, 0)
+        var = b._variable(variable, b._owner)
+        missing, found = f.block(), f.block("found")
+        f.branch("==", pointer, 0, missing, found)
+        f.position(found)
+        f.set(result, 1)
+        if kind.aggregate:
+            number = b.aggregate_of(call, storage, address, pointer)
+            b._set(var, b.convert(number, kind.scalar_type, var.type))
+        elif kind.scalar:
+            place = Place(pointer, 0, kind)
+            b._set(var, b.convert(b.load(place), kind, var.type))
+        else:
+            b.copy(Place(pointer, 0, kind), b._memory(var))
+        f.jump(missing)
+        f.position(missing)
+        return result
+
+    def statement(self, b, call):
+        self.value(b, call)
 
 
 @register

@@ -62,9 +62,10 @@ class _Skboutput(Builtin):
         f.store(record, 8, f.call("bpf_ktime_get_boot_ns" if boot else "bpf_ktime_get_ns"), 8)
         f.store(record, 16, size, 8)
         flags = f.alu("|", f.alu("<<", size, 32), 0xffffffff)
-        result = f.variable()
-        f.set(result, f.call("bpf_skb_output", b.followed(skb), f.map("events"), flags, f.address(record), head))
         lost, done = f.block("lost"), f.block()
+        result = f.variable()
+        f.set(result, -14)       # EFAULT
+        f.set(result, f.call("bpf_skb_output", b.followed(skb, done), f.map("events"), flags, f.address(record), head))
         f.branch("==", result, -28, lost, done)      # ENOSPC: no room in the buffer
         f.position(lost)
         b.count_loss("output")

@@ -1,5 +1,5 @@
 """Who is running: pid, tid, uid, comm, cpu, ..."""
-from .. import types
+from .. import results, strings, types
 from ..written import type_text
 from ..types import INT64, UINT32, UINT64, BOOL, String
 from . import Argument, Builtin, arguments_of, register, value
@@ -86,23 +86,56 @@ class _Ncpus(Builtin):
 
 @register
 class _Comm(Builtin):
+    """comm; comm(pid): the name of another process's first thread."""
     names = ("comm",)
     bare = pure = True
     returns = String(16)
     fills = 16
+    arguments = (Argument("any", "pid", optional=True),)
 
     def resolve(self, r, call):
-        if arguments_of(call):
-            r.error(call, "comm() of another process is not supported")
+        r.arguments(self, call)
+        for argument in arguments_of(call):
+            from .kernel import kfunc_allowed
+            from .probe import kind_of
+            if not isinstance(argument.type, types.Integer):
+                r.error(call, "Only integer supported for comm()'s pid")
+            if not kfunc_allowed(r, "bpf_task_from_pid"):
+                r.error(call, "Syntax comm(PID) is not supported in this probe type yet. Type: %s" % kind_of(r.point))
         return self.returns
 
     def store(self, b, call, dest):
         size = min(16, dest.type.size)
+        if arguments_of(call):
+            self._other(b, call, dest, size)
+            return
         if b.script.machine.release < (6, 2):
             # Some kernels of 5.11 to 6.1 leave what follows the NUL as it was, so that keys would differ.
-            from .. import strings
             strings.zero(b, dest, 0, size)
         b.f.call("bpf_get_current_comm", b.address(dest), size)
+
+    def _other(self, b, call, dest, size):
+        from rawbpf.elf import types as c
+        f = b.f
+        pid = f.variable()
+        f.set(pid, f.extend(b.value(call.arguments[0]), 4, True))
+        task = f.copy(f.call_kfunc("bpf_task_from_pid", pid))
+        missing, found, done = f.block("no_process"), f.block(), f.block()
+        f.branch("==", task, 0, missing, found)
+        f.position(found)
+        offset = c.find_field(b.script.named_type("struct", "task_struct"), "comm").offset
+        b.probe_read(b.address(dest), size, f.alu("+", task, offset), "kernel")
+        f.call_kfunc("bpf_task_release", task)
+        f.jump(done)
+        f.position(missing)
+        strings.store_literal(b, b"N/A", dest, True)
+
+        def action(session, values):
+            session.emit(results.Message("No such process (pid=%d)" % values[0], "WARNING", call.span))
+        event = b.event(call, "no process", [types.INT32], action)
+        b.send(event, lambda record: f.store(record.base, record.off + event.fields[0][0], pid, 4))
+        f.jump(done)
+        f.position(done)
 
 
 @register
