@@ -204,9 +204,9 @@ class ExpressionCode:
         return self.load(self.place(node))
 
     def _value_FieldAccess(self, node):
-        kind = node.operand.type
-        if isinstance(kind, builtins.ContextRecord):
-            return kind.value(self, node)
+        context = self._context(node.operand)
+        if context is not None:
+            return context.value(self, node)
         place = self.place(node)
         field = self._c_field(node)
         if field is None or field.bit_size is None:
@@ -219,6 +219,13 @@ class ExpressionCode:
             shift = 64 - field.bit_size
             value = self.f.alu("s>>", self.f.alu("<<", value, shift), shift)
         return value
+
+    def _context(self, node):
+        """The type of an expression that is `args` itself, whose fields the event has; None of others, copies of it
+        also."""
+        while isinstance(node, ast.Unary):
+            node = node.operand
+        return node.type if isinstance(node, ast.Identifier) and isinstance(node.type, builtins.ContextRecord) else None
 
     def _c_field(self, node):
         kind = node.operand.type

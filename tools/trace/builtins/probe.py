@@ -1,5 +1,5 @@
 """What the event at hand says: args, argN, retval, probe, func, registers."""
-from .. import types
+from .. import ast, types
 from ..place import Place
 from ..types import UINT64, String
 from . import Argument, Builtin, ContextRecord, register
@@ -14,7 +14,16 @@ class Arguments(types.CRecord, ContextRecord):
         self.title = "struct %s_args" % point.name
 
     def _identity(self):
-        return id(self.c_type), self.size
+        return self.title, self.size
+
+    @property
+    def fields(self):
+        """What a copy has: not the fields of every tracepoint, which programs may not read, nor data elsewhere."""
+        if self._fields is None:
+            hidden = {field.name for field in self.c_type.fields
+                      if field.loc or self.point.program_type == "tracepoint" and field.offset < 8}
+            self._fields = [field for field in super().fields if field.name not in hidden]
+        return self._fields
 
     def value(self, b, node):
         from rawbpf.sources import SourceError
@@ -50,6 +59,19 @@ class _Args(Builtin):
             r.error(call, "The args builtin can only be used with tracepoint, rawtracepoint, fentry/fexit, and uprobe "
                     "probes (%s used here)" % kind_of(r.point))
         return Arguments(struct, r.point)
+
+    def store(self, b, call, dest):
+        for field in dest.type.fields:
+            node = ast.FieldAccess(call.span, call, field.name)
+            node.type = field.type
+            to = dest.at(field.offset, field.type)
+            if field.type.scalar:
+                b.f.store(to.base, to.off, call.type.value(b, node), field.type.size)
+            else:
+                b.copy(call.type.place(b, node), to)
+
+    def statement(self, b, call):
+        pass        # reading it does nothing
 
     def space(self, r):
         return r.point.user_space
