@@ -218,6 +218,10 @@ class Machine:
                 memory.write(get(dst) + off, _SIZE[code & 0x18], imm)
             elif code & 0xe0 == 0x60:
                 memory.write(get(dst) + off, _SIZE[code & 0x18], get(src))
+            elif imm == 0x100:      # load-acquire
+                put(dst, memory.read(get(src) + off, _SIZE[code & 0x18]))
+            elif imm == 0x110:      # store-release
+                memory.write(get(dst) + off, _SIZE[code & 0x18], get(src))
             else:
                 self.atomic(code, get(dst) + off, src, imm, get, put)
             pc = following
