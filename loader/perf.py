@@ -190,10 +190,14 @@ def _set_bpf_text(code):
 def _why(attr, code, pid):
     if code == errno.ESRCH:
         return "there is no process %d" % pid
-    if attr.fields["type"] == TYPE_HARDWARE and code in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV):
+    none = (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV)
+    if attr.fields["type"] in (TYPE_HARDWARE, TYPE_HW_CACHE) and code in none + (errno.EINVAL,):
         return "this machine has no such hardware counter (virtual machines often have none)"
     if attr.fields["type"] == TYPE_BREAKPOINT and code == errno.ENOSPC:
         return "all debug registers are in use"
+    if attr.fields["type"] > TYPE_BREAKPOINT and attr.what.startswith("event ") and code in none + (errno.EINVAL,):
+        return ("this PMU does not take that event, or only counts it: a program is run by events that interrupt "
+                "(sampling)")
     if attr.what.startswith(("kprobe", "kretprobe")):
         return {errno.ENOENT: "the kernel has no such function",
                 errno.EINVAL: "the kernel does not allow a probe there (not an instruction's start, or "

@@ -1,7 +1,7 @@
 """software, hardware, cache and pmu: what perf_event_open(2) counts, each so many occurrences.
 
     software:page-faults:100   hardware:cache-misses:1000000   cache:L1-dcache-load-misses:10000
-    pmu:cpu/mem-loads/:1000   (events of /sys/bus/event_source/devices/*/events)
+    pmu:cpu/mem-loads/:1000   pmu:"cpu/event=0x3c,umask=0x1/"   (/sys/bus/event_source/devices/*/{events,format})
 """
 
 import os
@@ -64,11 +64,19 @@ class PerfSource(Source):
         return Spec(parts[0], count)
 
     def expand(self, spec, target):
-        names = self.events()
-        if spec.event not in names:
-            raise SourceError("%s is not a %s probe" % (spec.event, self.shown),
-                              ["%s:%s:" % (self.shown, n) for n in nearest(spec.event, names)])
+        self.check(spec.event)
         return [PerfPoint(self, spec, target.pid)]
+
+    def check(self, event):
+        """SourceError if there is no such event."""
+        names = self.events()
+        if event not in names:
+            raise SourceError("%s is not a %s probe" % (event, self.shown),
+                              ["%s:%s:" % (self.shown, n) for n in nearest(event, names)])
+
+    def cpus(self, event):
+        """The CPUs that the event is opened on, None for all."""
+        return None
 
     def list(self, pattern, target):
         event, _, rest = pattern.partition(":")
@@ -136,37 +144,102 @@ class Cache(PerfSource):
 
 
 class Pmu(PerfSource):
+    """Events of a PMU by the names and terms that sysfs lists: Documentation/ABI/testing/
+    sysfs-bus-event_source-devices-{events,format}."""
+
     names = ("pmu",)
-    usage = "pmu:DEVICE/EVENT/[:COUNT]"
+    usage = 'pmu:DEVICE/EVENT/[:COUNT] or pmu:"DEVICE/TERM=VALUE,.../"[:COUNT]'
 
     def events(self):
         """{"cpu/mem-loads/": its text}, from sysfs."""
         table = {}
         for device in _listdir(DEVICES):
             for event in _listdir(_EVENTS % device):
-                if not event.endswith((".scale", ".unit")):
+                if not event.endswith((".scale", ".unit", ".snapshot", ".per-pkg")):
                     table["%s/%s/" % (device, event)] = "%s/%s" % (_EVENTS % device, event)
         return table
+
+    def check(self, event):
+        self.config(event)
 
     def default(self, event):
         return 1000000
 
+    def config(self, event):
+        """(type, {"config": ..., "config1": ..., "config2": ...}) of "device/terms/"."""
+        device, slash, rest = event.partition("/")
+        if not slash or not rest.endswith("/") or not rest[:-1]:
+            raise SourceError("%s: an event is written as DEVICE/EVENT/ or DEVICE/TERM=VALUE,.../" % event,
+                              ["pmu:" + name for name in nearest(event, self.events())])
+        try:
+            with open("%s/%s/type" % (DEVICES, device)) as file:
+                kind = int(file.read())
+        except (OSError, ValueError):
+            raise SourceError("this machine has no PMU %s" % device, nearest(device, _listdir(DEVICES)),
+                              missing=True) from None
+        values = {}
+        for term in rest[:-1].split(","):
+            values.update(self._term(device, term))
+        fields = {"config": 0, "config1": 0, "config2": 0}
+        for name, value in values.items():
+            if value is None:
+                raise SourceError("%s needs a value for %s, as in pmu:%s,%s=0x1/"
+                                  % (event, name, event.rstrip("/"), name))
+            field, bits = _format(device, name)
+            if value >> len(bits):
+                raise SourceError("%s: %s=%#x has more than the %d bits of that term" % (event, name, value, len(bits)))
+            if field not in fields:
+                raise SourceError("%s: the term %s belongs to %s, which is not supported" % (event, name, field))
+            fields[field] |= _spread(value, bits)
+        return kind, fields
+
+    def _term(self, device, term):
+        """{term: value} of one part: an event's name, "name=value" or "name" for 1. A value that the event
+        leaves open ("?") is None."""
+        name, equals, text = term.partition("=")
+        if not equals and "/" not in name:
+            try:
+                with open("%s/%s" % (_EVENTS % device, name)) as file:
+                    parts = file.read().strip().split(",")
+            except OSError:
+                parts = None
+            if parts is not None:
+                return {key: None if value == "?" else _value(value or "1", device, key)
+                        for key, _, value in (part.partition("=") for part in parts)}
+        if name not in _listdir("%s/%s/format" % (DEVICES, device)) and name not in _PLAIN:
+            known = [*_listdir(_EVENTS % device), *_listdir("%s/%s/format" % (DEVICES, device))]
+            raise SourceError("%s has neither an event nor a term called %s" % (device, name), nearest(name, known),
+                              missing=True)
+        return {name: _value(text if equals else "1", device, name)}
+
     def attr(self, spec, count):
         from rawbpf.loader import perf
 
-        device = spec.event.split("/")[0]
-        fields = {"config": 0, "config1": 0, "config2": 0}
-        with open(self.events()[spec.event]) as file:
-            terms = file.read().strip().split(",")
-        for term in terms:
-            name, _, value = term.partition("=")
-            if value == "?":
-                raise SourceError("%s needs a value for %s, which cannot be given here" % (spec.event, name))
-            field, bits = _format(device, name)
-            fields[field] |= _spread(int(value or "1", 0), bits)
-        with open("%s/%s/type" % (DEVICES, device)) as file:
-            kind = int(file.read())
+        kind, fields = self.config(spec.event)
         return perf.Attr("event %s" % spec.event, type=kind, sample_period=count, **fields)
+
+    def cpus(self, event):
+        """A PMU that is not of each CPU says which CPUs it is asked on."""
+        from rawbpf.loader import kernel
+
+        device = event.split("/")[0]
+        for name in ("cpumask", "cpus"):
+            try:
+                with open("%s/%s/%s" % (DEVICES, device, name)) as file:
+                    return kernel.parse_cpu_list(file.read())
+            except OSError:
+                continue
+        return None
+
+
+_PLAIN = ("config", "config1", "config2")
+
+
+def _value(text, device, name):
+    value = try_number(text)
+    if value is None:
+        raise SourceError("%s/%s=%s/: that is no number of 64 bits" % (device, name, text))
+    return value
 
 
 def _listdir(path):
@@ -179,7 +252,7 @@ def _listdir(path):
 def _format(device, name):
     """(attr field, its bits from the lowest) that a term's value goes to: format/event has
     "config:0-7,32-35"."""
-    if name in ("config", "config1", "config2"):
+    if name in _PLAIN:
         return name, list(range(64))
     try:
         with open("%s/%s/format/%s" % (DEVICES, device, name)) as file:
@@ -218,5 +291,6 @@ class PerfPoint(TimerPoint):
 
     def places(self):
         if self.pid is None:
-            return super().places()
+            chosen = self.source.cpus(self.spec.event)
+            return super().places() if chosen is None else [(-1, cpu) for cpu in chosen]
         return [(self.pid, cpu) for _, cpu in super().places()]
