@@ -8,17 +8,21 @@ import struct
 
 from .errors import AsmError
 
-INT, PTR, ARRAY, STRUCT, FUNC, FUNC_PROTO, VAR, DATASEC = 1, 2, 3, 4, 12, 13, 14, 15
+(INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FUNC_PROTO, VAR, DATASEC, FLOAT,
+ DECL_TAG, TYPE_TAG, ENUM64) = range(1, 20)
+_SIGNED, _CHAR, _BOOL = 1, 2, 4     # encodings of an INT
 STATIC, GLOBAL = 0, 1
 _MAGIC = 0xEB9F
 _LINE_LIMIT, _COLUMN_LIMIT = (1 << 22) - 1, (1 << 10) - 1
 
 
 class BtfWriter:
-    """Collects types and strings; `bytes()` is the content of a .BTF section."""
+    """Collects types and strings; `bytes()` is the content of a .BTF section. Each method gives the type's id.
+    Types that say nothing but what they are made of (integers, pointers, arrays, qualifiers, typedefs, prototypes)
+    are written once however often they are asked for; structs, functions and variables as often as they are."""
 
     def __init__(self):
-        self._types, self._count = bytearray(), 0
+        self._types, self.count = bytearray(), 1        # count: the id that the next type gets
         self._strings, self._known = bytearray(b"\0"), {"": 0}
         self._shared = {}
 
@@ -27,50 +31,97 @@ class BtfWriter:
         at = self._known.get(text)
         if at is None:
             at = self._known[text] = len(self._strings)
-            self._strings += text.replace("\0", " ").encode("utf-8", "replace") + b"\0"
+            try:        # bytes that were no UTF-8 when they were read come out as they were
+                data = text.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                data = text.encode("utf-8", "replace")
+            self._strings += data.replace(b"\0", b" ") + b"\0"
         return at
 
-    def _add(self, name, kind, vlen, size_or_type, body=b""):
-        self._types += struct.pack("=III", self.string(name), kind << 24 | vlen, size_or_type) + body
-        self._count += 1
-        return self._count
+    def add(self, name, kind, vlen, rest, words=(), flag=0):
+        """Any type as the format has it: `rest` is its size or the type it refers to, `words` what follows."""
+        if vlen > 0xffff:
+            raise AsmError("a BTF type of %d members: it can have 65535" % vlen)
+        self._types += struct.pack("=III%dI" % len(words), self.string(name), flag << 31 | kind << 24 | vlen,
+                                   rest & 0xffffffff, *[word & 0xffffffff for word in words])
+        self.count += 1
+        return self.count - 1
 
-    def _once(self, key, make):
-        if key not in self._shared:
-            self._shared[key] = make()
-        return self._shared[key]
+    def _once(self, *key):
+        """add() with these arguments, or the id of what it gave before."""
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = self.add(*key)
+        return found
 
-    def integer(self, name="int", size=4, signed=True):
-        return self._once((INT, name), lambda: self._add(
-            name, INT, 0, size, struct.pack("=I", signed << 24 | size * 8)))
+    def integer(self, name="int", size=4, signed=True, encoding=""):
+        """encoding: "", "char" or "bool"."""
+        bits = (_SIGNED if signed else 0) | {"": 0, "char": _CHAR, "bool": _BOOL}[encoding]
+        return self._once(name, INT, 0, size, (bits << 24 | size * 8,))
+
+    def floating(self, name, size):
+        return self._once(name, FLOAT, 0, size)
 
     def pointer(self, target):
-        return self._once((PTR, target), lambda: self._add("", PTR, 0, target))
+        """target 0: void."""
+        return self._once("", PTR, 0, target)
+
+    def qualified(self, kind, target):
+        """kind: CONST, VOLATILE or RESTRICT."""
+        return self._once("", kind, 0, target)
+
+    def typedef(self, name, target):
+        return self._once(name, TYPEDEF, 0, target)
+
+    def type_tag(self, text, target):
+        return self._once(text, TYPE_TAG, 0, target)
+
+    def decl_tag(self, text, target, component=-1):
+        """component: number of the member or parameter it is on, -1: the whole."""
+        return self._once(text, DECL_TAG, 0, target, (component,))
 
     def array(self, element, count):
-        return self._once((ARRAY, element, count), lambda: self._add(
-            "", ARRAY, 0, 0, struct.pack("=III", element, self.integer(), count)))
+        return self._once("", ARRAY, 0, 0, (element, self.integer(), count))
 
-    def struct(self, name, size, fields):
-        """fields: (name, type, byte offset)."""
-        body = b"".join(struct.pack("=III", self.string(n), t, 8 * off) for n, t, off in fields)
-        return self._add(name, STRUCT, len(fields), size, body)
+    def forward(self, name, union=False):
+        return self._once(name, FWD, 0, 0, (), int(union))
 
-    def function(self, name, parameters=1, linkage=STATIC):
-        """long name(long, ...)."""
-        long = self.integer("long", 8)
-        proto = self._once((FUNC_PROTO, parameters), lambda: self._add(
-            "", FUNC_PROTO, parameters, long, b"".join(struct.pack("=II", self.string("a%d" % i), long)
-                                                       for i in range(parameters))))
-        return self._add(name, FUNC, linkage, proto)
+    def struct(self, name, size, fields, union=False):
+        """fields: (name, type, byte offset) or, of bit fields, (name, type, byte offset, bit offset, bits)."""
+        packed = any(len(field) > 3 and field[4] for field in fields)
+        words = []
+        for field in fields:
+            at = 8 * field[2]
+            if packed and len(field) > 3:
+                at = field[4] << 24 | at + field[3]
+            words += [self.string(field[0]), field[1], at]
+        return self.add(name, UNION if union else STRUCT, len(fields), size, words, int(packed))
+
+    def enum(self, name, values, size=4, signed=False):
+        """values: (name, number). Of 8 bytes: an ENUM64 (6.0+)."""
+        words = []
+        for text, value in values:
+            words += [self.string(text), value] + ([value >> 32] if size == 8 else [])
+        return self.add(name, ENUM64 if size == 8 else ENUM, len(values), size, words, int(signed))
+
+    def prototype(self, returns, parameters):
+        """parameters: (name, type); ("", 0) at the end: more of any kind."""
+        words = [word for name, kind in parameters for word in (self.string(name), kind)]
+        return self._once("", FUNC_PROTO, len(parameters), returns, tuple(words))
+
+    def function(self, name, parameters=1, linkage=STATIC, prototype=None):
+        """A function of this prototype or, by a number of parameters, long name(long, ...)."""
+        if prototype is None:
+            long = self.integer("long", 8)
+            prototype = self.prototype(long, [("a%d" % i, long) for i in range(parameters)])
+        return self.add(name, FUNC, linkage, prototype)
 
     def variable(self, name, type, linkage=GLOBAL):
-        return self._add(name, VAR, 0, type, struct.pack("=I", linkage))
+        return self.add(name, VAR, 0, type, (linkage,))
 
     def section(self, name, size, variables):
         """variables: (VAR, offset, size)."""
-        body = b"".join(struct.pack("=III", *variable) for variable in variables)
-        return self._add(name, DATASEC, len(variables), size, body)
+        return self.add(name, DATASEC, len(variables), size, [word for variable in variables for word in variable])
 
     def bytes(self):
         header = struct.pack("=HBBIIIII", _MAGIC, 1, 0, 24, 0, len(self._types), len(self._types), len(self._strings))

@@ -6,8 +6,8 @@ _HOMES = {
     "Unwind": "unwind", "BpfObjectFile": "bpf_object", "KernelSymbols": "symbolizer", "ProcessSymbols": "symbolizer",
     "SymbolCache": "symbolizer", "Provider": "usdt_provider", "ProviderError": "usdt_provider", "find_library": "ldcache",
 }
-_MODULES = ("bpf_object", "btf", "demangle", "dwarf", "golang", "image", "ldcache", "relocations", "stapsdt", "symbolizer", "symbols",
-            "types", "unwind", "usdt_provider")
+_MODULES = ("bpf_object", "btf", "btf_merge", "demangle", "dwarf", "golang", "image", "ldcache", "object_linker",
+            "pt_regs", "relocations", "stapsdt", "symbolizer", "symbols", "types", "unwind", "usdt_provider")
 
 __all__ = sorted(_HOMES) + list(_MODULES)
 

@@ -253,19 +253,22 @@ class BpfObjectFile:
         type_id = self.btf.find_id(section_name, "datasec") if self.btf else 0
         if not type_id:
             return []
-        places = self._globals()
-        index = self.image.section(section_name)
-        index = index.index if index is not None else -1
         words = btf_raw.record(self.btf, type_id).words
         result = []
         for i in range(0, len(words), 3):
             var = btf_raw.record(self.btf, words[i])
             if var.kind != "var":
                 continue
-            static = var.words[0] == 0
-            offset = words[i + 1] if static else places.get((index, var.name), words[i + 1])
-            result.append((var.name, offset, words[i + 2], var.rest, static))
+            result.append((var.name, self.variable_place(section_name, var, words[i + 1]), words[i + 2], var.rest,
+                           var.words[0] == 0))
         return result
+
+    def variable_place(self, section_name, var, offset):
+        """Where a VAR (a Record) is in its section, whose DATASEC says `offset`, which is right for static ones."""
+        section = self.image.section(section_name)
+        if var.kind != "var" or var.words[0] == 0 or section is None:
+            return offset
+        return self._globals().get((section.index, var.name), offset)
 
     def _globals(self):
         """(section index, name) -> value of the global symbols."""

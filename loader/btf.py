@@ -5,7 +5,6 @@ functions that bpf_loop, bpf_for_each_map_elem and the like call. Format: Docume
 """
 
 import errno
-import struct
 from types import SimpleNamespace
 
 from . import syscalls
@@ -14,7 +13,6 @@ from .introduced import since
 from .kobject import BpfObject
 from .syscalls import address
 
-_INT, _ARRAY, _STRUCT, _FUNC, _FUNC_PROTO = 1, 3, 4, 12, 13
 _LOG_SIZE = 1 << 20
 
 
@@ -108,29 +106,17 @@ def _info(fd):
 
 def storage_types(value_size):
     """BTF for a map with an int key (type 1) and value_size plain bytes (type 4: a struct)."""
-    strings = b"\0int\0char\0value\0data\0"
-    types = struct.pack("=IIII", 1, _INT << 24, 4, 1 << 24 | 32)                    # 1: int
-    types += struct.pack("=IIII", 5, _INT << 24, 1, 8)                              # 2: char
-    types += struct.pack("=IIIIII", 0, _ARRAY << 24, 0, 2, 1, value_size)           # 3: char[]
-    types += struct.pack("=IIIIII", 10, _STRUCT << 24 | 1, value_size, 16, 3, 0)    # 4: struct value
-    return _blob(types, strings)
-
-
-def _blob(types, strings):
-    return struct.pack("=HBBIIIII", 0xeb9f, 1, 0, 24, 0, len(types), len(types),
-                       len(strings)) + types + bytes(strings)
+    from rawbpf.asm.btfwriter import BtfWriter
+    writer = BtfWriter()
+    writer.integer("int", 4)
+    data = writer.array(writer.integer("char", 1, False), value_size)
+    writer.struct("value", value_size, [("data", data, 0)])
+    return writer.bytes()
 
 
 def function_types(starts):
     """BTF and func_info of a program's functions. `starts`: (name, number of 8-byte slot) in order, the main
     function first. Returns (BTF bytes, (record size, records)) as Program.load takes them; every function
-    is `static long name(long, ...)` to the verifier, which does not look closer at static ones."""
-    strings = bytearray(b"\0long\0")
-    types = struct.pack("=IIII", 1, _INT << 24, 8, 1 << 24 | 64)            # 1: long, signed, 64 bits
-    types += struct.pack("=III", 0, _FUNC_PROTO << 24, 1)                   # 2: long (*)()
-    records = b""
-    for number, (name, slot) in enumerate(starts):
-        types += struct.pack("=III", len(strings), _FUNC << 24, 2)          # static linkage
-        strings += name.encode() + b"\0"
-        records += struct.pack("=II", slot, 3 + number)
-    return _blob(types, strings), (8, records)
+    is `static long name(long)` to the verifier, which does not look closer at static ones."""
+    from rawbpf.asm.btfwriter import debug_info
+    return debug_info(starts)[:2]

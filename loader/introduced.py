@@ -79,6 +79,37 @@ _LINKS = """
 6.7 netkit
 6.10 sockmap kprobe_session
 6.13 uprobe_session
+7.2 tracing_multi
+"""
+_ATTACHES = """
+4.10 cgroup_inet_ingress cgroup_inet_egress cgroup_inet_sock_create
+4.13 cgroup_sock_ops
+4.14 sk_skb_stream_parser sk_skb_stream_verdict
+4.15 cgroup_device
+4.17 sk_msg_verdict cgroup_inet4_bind cgroup_inet6_bind cgroup_inet4_connect cgroup_inet6_connect
+4.17 cgroup_inet4_post_bind cgroup_inet6_post_bind
+4.18 cgroup_udp4_sendmsg cgroup_udp6_sendmsg lirc_mode2
+4.20 flow_dissector
+5.2 cgroup_sysctl cgroup_udp4_recvmsg cgroup_udp6_recvmsg
+5.3 cgroup_getsockopt cgroup_setsockopt
+5.5 trace_raw_tp trace_fentry trace_fexit
+5.7 modify_return lsm_mac
+5.8 trace_iter cgroup_inet4_getpeername cgroup_inet6_getpeername cgroup_inet4_getsockname cgroup_inet6_getsockname
+5.8 xdp_devmap
+5.9 cgroup_inet_sock_release xdp_cpumap sk_lookup xdp
+5.13 sk_skb_verdict
+5.14 sk_reuseport_select sk_reuseport_select_or_migrate
+5.15 perf_event
+5.18 trace_kprobe_multi
+6.0 lsm_cgroup
+6.4 struct_ops netfilter
+6.6 tcx_ingress tcx_egress trace_uprobe_multi
+6.7 cgroup_unix_connect cgroup_unix_sendmsg cgroup_unix_recvmsg cgroup_unix_getpeername cgroup_unix_getsockname
+6.7 netkit_primary netkit_peer
+6.10 trace_kprobe_session
+6.13 trace_uprobe_session
+7.0 trace_fsession
+7.2 trace_fentry_multi trace_fexit_multi trace_fsession_multi
 """
 _COMMANDS = """
 3.18 map_create map_lookup_elem map_update_elem map_delete_elem map_get_next_key prog_load
@@ -99,6 +130,7 @@ _COMMANDS = """
 5.10 prog_bind_map
 6.9 token_create
 6.18 prog_stream_read_by_fd
+7.0 prog_assoc_struct_ops
 """
 # (version, number of the last helper it had); helpers were only ever appended
 _HELPERS = """
@@ -145,12 +177,12 @@ _HELPERS = """
 6.1 209
 6.2 211
 """
-_TEXTS = {"map": _MAPS, "program": _PROGRAMS, "link": _LINKS, "command": _COMMANDS}
+_TEXTS = {"map": _MAPS, "program": _PROGRAMS, "attach": _ATTACHES, "link": _LINKS, "command": _COMMANDS}
 _tables = {}
 
 
 def table(kind):
-    """{name: (major, minor)} of a kind: "map", "program", "link", "command"."""
+    """{name: (major, minor)} of a kind: "map", "program", "attach" (attach types), "link", "command"."""
     if kind not in _tables:
         _tables[kind] = _table(_TEXTS[kind])
     return _tables[kind]
@@ -176,7 +208,7 @@ def needs(kind, name, what=None):
     not known."""
     first = version(kind, name)
     return "" if first is None else since(first, what or "the %s %s" % (
-        {"map": "map type", "program": "program type", "link": "link type"}.get(kind, kind), name))
+        {"map": "map type", "program": "program type", "link": "link type", "attach": "attach type"}.get(kind, kind), name))
 
 
 def since(first, what):

@@ -86,7 +86,7 @@ class _Changes:
         return None, "var", 0, 0, record.rest, (1 if record.words[0] == 2 else record.words[0],)
 
     def _datasec(self, record):
-        if record.name == ".ksyms" or not self.has("datasec"):
+        if record.name == ".ksyms" or record.name[:1] == "?" or not self.has("datasec"):     # "?": a name since 6.12
             return 0, "struct", 0, 0, 0, ()
         words = record.words
         if record.name == ".kconfig":
@@ -98,9 +98,8 @@ class _Changes:
             size = self.externs.size
         else:
             section = self.file.image.section(record.name)
-            places = {var: offset for var, offset, _, _, _ in self.file.variables(record.name)}
-            entries = [(words[i], places.get(raw.record(self.btf, words[i]).name, words[i + 1]), words[i + 2])
-                       for i in range(0, len(words), 3)]
+            entries = [(words[i], self.file.variable_place(record.name, raw.record(self.btf, words[i]), words[i + 1]),
+                        words[i + 2]) for i in range(0, len(words), 3)]
             size = section.size if section is not None else record.rest
         entries.sort(key=lambda entry: entry[1])
         return None, "datasec", len(entries), 0, size, tuple(word for entry in entries for word in entry)

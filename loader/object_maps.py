@@ -238,13 +238,16 @@ class DataMap(ObjectMap):
             self.flags |= F_RDONLY_PROG
         if shared and kernel.release() >= (5, 5):
             self.flags |= F_MMAPABLE
-        self._memory = None
+        self._memory, self._filled = None, False
 
     def kernel_name(self):
         return self._owner.name[:15 - len(self.name[:14])] + self.name[:14] if len(self.name) < 15 else self.name
 
     def fill(self):
-        """Puts the content in; read-only data is frozen after that (5.2+)."""
+        """Puts the content in, once; read-only data is frozen after that (5.2+)."""
+        if self._filled:
+            return
+        self._filled = True
         self._loaded().update(bytes(4), bytes(self.content))
         if self.read_only:
             self.map.freeze()
@@ -281,6 +284,7 @@ class DataMap(ObjectMap):
             except BufferError:
                 self._memory = None     # somebody has a view: the mapping goes with it
             self._memory = None
+        self._filled = False
         super().close()
 
 

@@ -131,7 +131,7 @@ class Program(BpfObject):
             fd, log, second = _load(fields, 1, log_size)
             if second is None:
                 return cls(fd, type, name, "")
-        raise _refusal(call, error, log, type, code, instructions)
+        raise _refusal(call, error, log, type, code, instructions, expected_attach_type)
 
     @classmethod
     def _from_info(cls, fd):
@@ -187,6 +187,30 @@ class Program(BpfObject):
             self._info(nr_jited_ksyms=count, jited_ksyms=address(addresses))
         found = [item[0] for item in struct.iter_unpack("=Q", addresses)]
         return found if any(found) else []
+
+    def jited_functions(self):
+        """[(kernel address or 0, bytes of machine code)] of the program's functions in the order of
+        jited(), the main one first (4.18+); [] for a program that was not compiled."""
+        count = syscalls.PROG_INFO.unpack(self._info()).get("nr_jited_func_lens", 0)
+        lengths = bytearray(4 * count)
+        if lengths:
+            self._info(nr_jited_func_lens=count, jited_func_lens=address(lengths))
+        starts = self.jited_ksyms() or [0] * count
+        return list(zip(starts, (item[0] for item in struct.iter_unpack("=I", lengths))))
+
+    def jited_line_info(self):
+        """The kernel addresses at which the machine code of each line_info() record starts; [] without
+        BTF, or where kernel.kptr_restrict hides them (5.0+)."""
+        layout = syscalls.PROG_INFO
+        first = layout.unpack(self._info())
+        count, size = first.get("nr_jited_line_info", 0), first.get("jited_line_info_rec_size", 0)
+        records = bytearray(count * size)
+        if not records:
+            return []
+        info = self._info(nr_jited_line_info=count, jited_line_info_rec_size=size, jited_line_info=address(records))
+        if not layout.get(info, "jited_line_info"):
+            return []
+        return [struct.unpack_from("=Q", records, at)[0] for at in range(0, len(records), size)]
 
     def _info(self, **fields):
         try:
@@ -319,8 +343,12 @@ def _load_with_memlock(fields, log_level, log_size):
     return fd, log, error
 
 
-def _refusal(call, error, log, type, code, instructions):
+def _refusal(call, error, log, type, code, instructions, attach_type):
     message = verifier.reason(log)
+    newer = introduced.needs("attach", attach_type) if error.errno in (errno.EINVAL, errno.ENOENT) else ""
+    if newer:
+        # the verifier's own words are of what it took the program for
+        return refused(call, error, _permissions(type), True, newer)
     if message and error.errno != errno.EPERM:
         slot = verifier.failing_slot(log)
         index = slot

@@ -7,14 +7,16 @@ import pytest
 
 from rawbpf.asm.helpers import NUMBER
 from rawbpf.loader import KernelError, Program, features, introduced, kernel
-from rawbpf.loader.uapi import COMMANDS, LINK_TYPES, MAP_TYPES, PROG_TYPES
+from rawbpf.loader.uapi import ATTACH_TYPES, COMMANDS, LINK_TYPES, MAP_TYPES, PROG_TYPES
 from tests.loader.code import RETURN_0, call
 
 
 def test_tables_name_what_exists():
-    for kind, names in (("map", MAP_TYPES), ("program", PROG_TYPES), ("command", COMMANDS),
+    for kind, names in (("map", MAP_TYPES), ("program", PROG_TYPES), ("command", COMMANDS), ("attach", ATTACH_TYPES),
                         ("link", dict(LINK_TYPES, kprobe_session=0, uprobe_session=0))):
         assert set(introduced.table(kind)) <= set(names)
+        if kind == "attach":
+            assert set(introduced.table(kind)) == set(names)
         # the kernel appends to its lists, so versions rise with the numbers (with the exceptions of
         # types that were numbered in another tree before)
         versions = [introduced.version(kind, name) for name in names
