@@ -112,6 +112,7 @@ class _Reader:
             if index == 4:
                 index = None
         displacement = 0
+        self.meant |= 1     # objdump takes it so even where no base is named
         if mod == 0 and base == 5:
             displacement = self.signed(4)
             if self.rm != 4:
@@ -122,7 +123,6 @@ class _Reader:
         elif mod:
             displacement = self.signed(1 if mod == 1 else 4)
         if base is not None:
-            self.meant |= 1
             base |= (self.rex & 1) << 3
         inside = "%" + _R64[base] if base is not None else ""
         if index is not None:
@@ -165,8 +165,8 @@ def decode_one(code, offset):
     size = reader.at - offset
     if target is None and reader.relative is not None:
         target = reader.at + reader.relative
-    if reader.lock or reader.segment:
-        mnemonic = ("lock " if reader.lock else "") + (reader.segment + " " if reader.segment else "") + mnemonic
+    mnemonic = ("lock " if reader.lock else "") + (reader.segment + " " if reader.segment else "") \
+        + _idle_rex(reader) + mnemonic
     return MachineInstruction(offset, size, mnemonic, tuple(operands), target)
 
 
@@ -174,11 +174,20 @@ def _meaningless_prefix(reader, mnemonic):
     """objdump names those; no compiler makes them, but for the CS of long no-operations."""
     if reader.repeat or reader.segment and not (reader.segment == "cs" and mnemonic[:3] == "nop"):
         return True
-    if reader.size16 and (reader.rex & 8 or not reader.sized) or reader.rex & 8 and not reader.sized:
+    if reader.size16 and (reader.rex & 8 or not reader.sized):
         return True
     if reader.lock and (not reader.memory or mnemonic[:3] in ("cmp", "mov", "tes") and mnemonic != "cmpxchg"):
         return True
-    return bool(reader.rex & 7 & ~reader.meant or reader.rex == 0x40 and not reader.meant & 0x40)
+    return False
+
+
+def _idle_rex(reader):
+    """"rex.W " of a REX prefix of which something says nothing, "" otherwise."""
+    meant = reader.meant | (8 if reader.sized else 0)
+    if not reader.rex & 15 & ~meant and (reader.rex != 0x40 or meant & 0x40):
+        return ""
+    bits = "".join(name for name, bit in (("W", 8), ("R", 4), ("X", 2), ("B", 1)) if reader.rex & bit)
+    return "rex.%s " % bits if bits else "rex "
 
 
 def _unknown(code, offset):
@@ -280,12 +289,10 @@ def _nop(reader, opcode):
     if reader.repeat == 0xf3 and opcode == 0x90 and not reader.rex:
         reader.repeat = 0
         return "pause", (), None
-    if reader.rex & 8 and not reader.rex & 1 and opcode == 0x90:
-        raise _Unknown
     if reader.rex & 1 or opcode != 0x90:
         size = reader.size
         return "xchg", (reader.register(0, size), reader.low(opcode, size)), None
-    return ("xchg", ("%ax", "%ax"), None) if reader.size == 2 else ("nop", (), None)
+    return ("xchg", ("%ax", "%ax"), None) if reader.size16 and reader.size else ("nop", (), None)
 
 
 def _widen(reader, opcode):
@@ -329,7 +336,7 @@ def _mov_memory_immediate(reader, opcode):
 
 
 def _plain(reader, opcode):
-    return {0xc3: "ret", 0xc9: "leave", 0xcc: "int3"}[opcode], (), None
+    return {0xc3: "ret", 0xc9: "leave", 0xcc: "int3", 0xf4: "hlt"}[opcode], (), None
 
 
 def _group3(reader, opcode):
@@ -365,7 +372,7 @@ _ONE_BYTE = (
     (0x80, 0x81, _group1), (0x83, 0x83, _group1), (0x84, 0x8b, _register_first), (0x8d, 0x8d, _lea),
     (0x90, 0x97, _nop), (0x98, 0x99, _widen), (0xa8, 0xa9, _test_accumulator), (0xb0, 0xbf, _mov_immediate),
     (0xc0, 0xc1, _shift), (0xc3, 0xc3, _plain), (0xc6, 0xc7, _mov_memory_immediate), (0xc9, 0xc9, _plain),
-    (0xcc, 0xcc, _plain), (0xd0, 0xd3, _shift), (0xe8, 0xe9, _jump), (0xeb, 0xeb, _jump), (0xf6, 0xf7, _group3),
+    (0xcc, 0xcc, _plain), (0xd0, 0xd3, _shift), (0xe8, 0xe9, _jump), (0xeb, 0xeb, _jump), (0xf4, 0xf4, _plain), (0xf6, 0xf7, _group3),
     (0xfe, 0xff, _group5))
 
 
@@ -484,7 +491,7 @@ def _decode_vex(reader, opcode):
     if first & 31 != 2 or second & 4 or name is None or reader.byte() != 0xf7:
         raise _Unknown
     # W, and the inverted R, X, B, are the bits of REX
-    reader.rex = 0x40 | second >> 4 & 8 | ~first >> 5 & 7
+    reader.rex = second >> 4 & 8 | ~first >> 5 & 7
     size = reader.size
     count = reader.register(~second >> 3 & 15, size)
     reader.modrm()

@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 
-_ONE = re.compile(r"^(sar|shr|shl|rol|ror|rcl|rcr)([bwlq]?) +((?:%\w+:)?[^,(]*(?:\([^)]*\))?)$")
+_ONE = re.compile(r"^((?:rex\S* )?(?:sar|shr|shl|rol|ror|rcl|rcr)[bwlq]?) +((?:%\w+:)?[^,(]*(?:\([^)]*\))?)$")
 
 
 def lines(code, path):
@@ -22,4 +22,4 @@ def _normal(text):
     text = text.split(" #")[0].strip()
     # before binutils 2.41 a shift by one does not show its count
     one = _ONE.match(text)
-    return "%-6s $1,%s" % (one[1] + one[2], one[3]) if one else text
+    return "%-6s $1,%s" % (one[1], one[2]) if one else text

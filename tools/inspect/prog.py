@@ -10,7 +10,7 @@ from .words import fail
 
 USAGE = """usage: rawbpf prog { show | list } [PROG]
        rawbpf prog dump xlated PROG [{ file FILE | [opcodes] [linum] [visual] }]
-       rawbpf prog dump jited PROG file FILE
+       rawbpf prog dump jited PROG [{ file FILE | [opcodes] [linum] }]
        rawbpf prog pin PROG FILE
        rawbpf prog { load | loadall } OBJ PATH [type TYPE] [map { idx IDX | name NAME } MAP] [pinmaps DIR]
        rawbpf prog run PROG data_in FILE [data_out FILE [data_size_out L]]
@@ -139,22 +139,12 @@ def dump(session, words):
     try:
         if what == "xlated":
             from .xlated import dump_programs
-            dump_programs(session, words, found)
         else:
-            _dump_jited(session, words, found)
+            from .jited import dump_programs
+        dump_programs(session, words, found)
     finally:
         for program in found:
             program.close()
-
-
-def _dump_jited(session, words, found):
-    words.need("file")
-    path = words.next("file name")
-    words.end()
-    if len(found) > 1:
-        fail("several programs match this handle")
-    write_file(path, found[0].jited())
-    session.done()
 
 
 def write_file(path, data):
