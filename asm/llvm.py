@@ -121,7 +121,8 @@ class _Body:
                         values[v.n] = v
         for v in function.params:
             values[v.n] = v
-        head = "define %s i64 @\"%s\"(%s) %s{" % ("" if self.main else "internal", function.name, ", ".join(
+        # No tables: they would be in a section of data, where the program has only its maps.
+        head = "define %s i64 @\"%s\"(%s) %s\"no-jump-tables\"=\"true\" {" % ("" if self.main else "internal", function.name, ", ".join(
             "i64 %%p%d" % i for i in range(len(function.params))), "" if self.main else "noinline ")
         self.lines.append("start:")
         for n in values:

@@ -22,13 +22,19 @@ class Kernel:
     def __init__(self):
         self.maps = {name: Map.create("array", 4, VALUE_SIZE, ENTRIES, name=name) for name in MAPS}
 
-    def run(self, code, contents):
-        """(result, what the maps hold then); `contents` is dict name -> bytes of all values."""
+    def run(self, code, contents, tables=()):
+        """(result, what the maps hold then); `contents` is dict name -> bytes of all values; `tables`: of maps that
+        only this program reads."""
+        own = {name: Map.create("array", 4, len(tables[name]), 1, name="table") for name in tables}
+        for name, made in own.items():
+            made.update(bytes(4), tables[name])
         for name, data in contents.items():
             for i in range(ENTRIES):
                 self.maps[name].update(i.to_bytes(4, "little"), bytes(data[i * VALUE_SIZE:(i + 1) * VALUE_SIZE]))
-        with Program.load("sched_cls", code.instructions, maps=self.maps) as program:
+        with Program.load("sched_cls", code.instructions, maps={**self.maps, **own}) as program:
             result = program.test_run(PACKET).retval
+        for made in own.values():
+            made.close()
         return result, {name: bytearray(b"".join(self.maps[name].lookup(i.to_bytes(4, "little"))
                                                  for i in range(ENTRIES))) for name in MAPS}
 

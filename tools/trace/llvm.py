@@ -6,6 +6,7 @@ Maps are external symbols of the LLVM module (`asm.llvm.llvm_ir`), and become Ma
 import re
 
 from rawbpf.asm import Code, KsymRef, MapRef
+from .compiled import KernelMap
 
 _SYMBOL = re.compile(r"(map|value)\.(.*?)(?:\.(\d+))?$")
 
@@ -16,18 +17,32 @@ def recompile(compiled, cpu=None, level=2):
     if cpu is None:
         from rawbpf.loader import features
         cpu = max("v3", features.cpu_level())
-    compiled.programs = [program._replace(code=code_of(program.function, cpu, level)) for program in compiled.programs]
+    programs = []
+    for number, program in enumerate(compiled.programs):
+        code, tables = code_of(program.function, cpu, level, "llvm%d" % number)
+        programs.append(program._replace(code=code))
+        for name, content in tables.items():
+            compiled.kernel_maps[name] = KernelMap(name, "array", 4, len(content), 1, content=(content,))
+    compiled.programs = programs
 
 
-def code_of(function, cpu="v3", level=2):
-    """The asm Code of an IR function, and of those that it refers to."""
+def code_of(function, cpu="v3", level=2, prefix="llvm"):
+    """(asm Code of an IR function and of those that it refers to, {map: content} of the tables that LLVM made for it);
+    their names begin with `prefix`."""
     from rawbpf.asm.llvm import compile_llvm, llvm_ir
     from ..objects import read_object
     data, _ = compile_llvm(llvm_ir(function, cpu), cpu, level)
-    instructions, _, functions = read_object(data, function.name).link(".text")
+    assembly = read_object(data, function.name)
+    instructions, _, functions = assembly.link(".text")
     instructions = [_with_map(i) if isinstance(i.ref, KsymRef) else i for i in instructions]
+    tables = {}
+    for number, i in enumerate(instructions):
+        if isinstance(i.ref, MapRef) and i.ref.name in assembly.data:
+            name = prefix + i.ref.name
+            tables[name] = bytes(assembly.data[i.ref.name].content)
+            instructions[number] = i._replace(ref=MapRef(name, i.ref.offset))
     maps = list(dict.fromkeys(i.ref.name for i in instructions if isinstance(i.ref, MapRef)))
-    return Code(instructions, [None] * len(instructions), maps, None, functions)
+    return Code(instructions, [None] * len(instructions), maps, None, functions), tables
 
 
 def _with_map(instruction):
