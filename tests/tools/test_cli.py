@@ -99,7 +99,7 @@ def test_load_says_what_it_did_not_attach(rawbpf, tmp_path):
     (["trace"], "ERROR: a script is needed: a file, - or -e PROGRAM\n"),
     (["trace", "-e", ""], "ERROR: a script is needed: a file, - or -e PROGRAM\n"),
     (["trace", "-e"], "ERROR: option '-e' needs a value: PROGRAM\n"),
-    (["trace", "-f", "xml", "-e", "BEGIN {}"], "ERROR: -f takes text or json, not 'xml'\n"),
+    (["trace", "-f", "xml", "-e", "BEGIN {}"], "ERROR: Invalid output format \"xml\"\n"),
     (["trace", "-B", "some", "-e", "BEGIN {}"], "ERROR: -B takes line, full or none, not 'some'\n"),
     (["trace", "-d", "soup", "-e", "BEGIN {}"],
      "ERROR: -d knows the stages ast, types, ir, asm, verifier and all, not 'soup'\n"),

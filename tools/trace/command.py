@@ -21,6 +21,7 @@ OPTIONS = (
     Option("command", "c", "cmd", "COMMAND", "run COMMAND, trace it from its first instruction on,\n"
                                              "and end when it ends"),
     Option("pid", "p", "pid", "PID", "trace only process PID, and end when it ends"),
+    Option("dwarf_pid", "", "dwarf-pid", "PID", "read the unwinding tables of process PID for dw_ustack(), too", True),
     Option("output", "o", "output", "FILE", "write the output to FILE"),
     Option("format", "f", "", "FORMAT", "of the output: text or json"),
     Option("quiet", "q", "quiet", "", "no message when the probes are attached"),
@@ -31,6 +32,7 @@ OPTIONS = (
     Option("includes", "", "include", "FILE", "include FILE before the script", True),
     Option("unsafe", "", "unsafe", "", "allow what changes the traced system: system(), signal(), ..."),
     Option("codegen", "", "codegen", "NAME", "the code generator: rawbpf (the default), or llvm\n(needs llvmlite)"),
+    Option("warnings", "k", "warnings", "", "warn when memory cannot be read or a map has no such key"),
     Option("no_warnings", "", "no-warnings", "", "no warnings"),
     Option("info", "", "info", "", "what this kernel and rawbpf can do, as bpftrace --info shows it"),
     Option("help", "h", "help", "", "this text"),
@@ -112,8 +114,10 @@ def check(parsed):
     """What the option table cannot say."""
     if parsed.get("command") is not None and parsed.get("pid") is not None:
         raise UsageError("-c and -p exclude each other")
+    if parsed.get("warnings") and parsed.get("no_warnings"):
+        raise UsageError("-k, --warnings conflicts with --no-warnings")
     if parsed.get("format", "text") not in ("text", "json"):
-        raise UsageError("-f takes text or json, not '%s'" % parsed.get("format"))
+        raise UsageError('Invalid output format "%s"' % parsed.get("format"))
     if parsed.get("codegen", "rawbpf") not in ("rawbpf", "llvm"):
         raise UsageError("--codegen takes rawbpf or llvm, not '%s'" % parsed.get("codegen"))
     if parsed.get("buffering", "line") not in ("line", "full", "none"):
@@ -213,7 +217,8 @@ def _trace(parsed, name, text, positional, named, process):
         pid = process.pid if process is not None else None
         compiled = compile_script(text, name, positional, named, pid=pid, unsafe=bool(parsed.get("unsafe")),
                                   cpid=pid if parsed.get("command") is not None else None,
-                                  include_paths=parsed.get("include_paths", ()), includes=parsed.get("includes", ()))
+                                  include_paths=parsed.get("include_paths", ()), includes=parsed.get("includes", ()),
+                                  warnings=0 if parsed.get("no_warnings") else 2 if parsed.get("warnings") else 1)
     except ScriptError as error:
         sys.stdout.flush()
         sys.stderr.write(error.format(color=sys.stderr.isatty()))

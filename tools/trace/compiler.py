@@ -23,10 +23,11 @@ GUARDED = ("kprobe", "tracepoint", "perf_event")
 
 
 class Options:
-    """What the command line says: `positional` ($1, ...), `cpid` (the process of -c), `unsafe`."""
+    """What the command line says: `positional` ($1, ...), `cpid` (the process of -c), `unsafe`, `warnings` while the
+    script runs: 0 none, 1 of what goes wrong, 2 also of reads that fail and keys that are not there (-k)."""
 
-    def __init__(self, positional=(), cpid=None, unsafe=False):
-        self.positional, self.cpid, self.unsafe = list(positional), cpid, unsafe
+    def __init__(self, positional=(), cpid=None, unsafe=False, warnings=1):
+        self.positional, self.cpid, self.unsafe, self.warnings = list(positional), cpid, unsafe, warnings
 
 
 class Compiler:
@@ -34,11 +35,11 @@ class Compiler:
     what it is compiled for; `names`: a preprocess.Names when the C lines were carried out already."""
 
     def __init__(self, script, target=None, positional=(), cpid=None, machine=None, output=None, environment=None,
-                 names=None, include_paths=(), includes=(), diagnostics=None, named=()):
+                 names=None, include_paths=(), includes=(), diagnostics=None, named=(), warnings=1):
         from rawbpf.sources import Target
         self.script = script
         self.target = target or Target()
-        self.options = Options(positional, cpid, self.target.unsafe)
+        self.options = Options(positional, cpid, self.target.unsafe, warnings)
         self.machine = machine or Machine()
         self.diagnostics = diagnostics or Diagnostics()
         self.config = Config(os.environ if environment is None else environment)

@@ -32,6 +32,7 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
         self.ctx = self.f.params[0]
         self.scratch = Scratch(self, claimed=script.interruptible(self.point))
         self.scopes = []
+        self.at = None               # the expression at hand, for messages
         self.loops = []              # (break block, continue block)
         self.callbacks = 0
         self.frame = None            # base of the shared frame: Slot, or Value in a callback

@@ -14,7 +14,10 @@ class ExpressionCode:
         constant = self.constant(node)
         if isinstance(constant, (bool, int)):
             return int(constant)
-        return getattr(self, "_value_" + type(node).__name__)(node)
+        outer, self.at = self.at, node
+        result = getattr(self, "_value_" + type(node).__name__)(node)
+        self.at = outer
+        return result
 
     def _value_Identifier(self, node):
         return self.entry(node).value(self, node)

@@ -50,12 +50,15 @@ class MemoryCode:
 
     def probe_read(self, dest, size, source, space):
         """Copy `size` bytes from address `source` to address `dest`; zeros when it cannot be read."""
-        self.f.call(self.read_helper(space), dest, size, source)
+        helper = self.read_helper(space)
+        self.told(helper, self.f.call(helper, dest, size, source))
 
     def place(self, node):
         """The Place of an expression whose type does not fit a register (or that lies in memory anyway)."""
         method = getattr(self, "_place_" + type(node).__name__, None)
+        outer, self.at = self.at, node
         place = method(node) if method is not None else None
+        self.at = outer
         if place is None:
             place = self.temporary(node.type)
             self.store(node, place)
@@ -170,6 +173,11 @@ class MemoryCode:
 
     def store(self, node, dest, clean=False):
         """Write an expression's value to a place, in the place's type. `clean`: every byte of it, for keys."""
+        outer, self.at = self.at, node
+        self._store(node, dest, clean)
+        self.at = outer
+
+    def _store(self, node, dest, clean):
         kind, source = dest.type, node.type
         if kind.scalar:
             self.f.store(dest.base, dest.off, self.convert(self.value(node), source, kind), kind.size)

@@ -70,7 +70,9 @@ def plan(script, var, atomic):
         else:
             map_type = {"percpu_hash": "hash", "lru_percpu_hash": "lru_hash", "percpu_array": "array"}[map_type]
             storage = "hash"
-    map = KernelMap(name, map_type, key.size, size, entries)
+    # many large values: memory is taken for those that there are
+    flags = script.machine.no_prealloc if map_type == "hash" and size * entries > PERCPU_MEMORY else 0
+    map = KernelMap(name, map_type, key.size, size, entries, flags)
     info = MapInfo(var.name, name, storage, key, kind, declared=declared and declared.type, max_entries=entries)
     return Storage(info, map, atomic or storage == "hash")
 
@@ -200,7 +202,7 @@ class MapCode:
             result = f.variable()
             found, done = f.block(), f.block()
             f.set(result, 0)
-            f.branch("==", pointer, 0, done, found)
+            f.branch("==", pointer, 0, self._missing_key(done), found)
             f.position(found)
             f.set(result, f.load(pointer, 0, kind.size, getattr(kind, "signed", False)))
             f.jump(done)
@@ -209,13 +211,25 @@ class MapCode:
         result = f.variable()
         missing, done = f.block(), f.block()
         f.set(result, pointer)
-        f.branch("==", result, 0, missing, done)
+        f.branch("==", result, 0, self._missing_key(missing), done)
         f.position(missing)
         self.script.need_zeros(kind.size)
         f.set(result, f.map_value(ZEROS))
         f.jump(done)
         f.position(done)
         return Place(result, 0, kind)
+
+    def _missing_key(self, block):
+        """The block to go to where a key is missing: with -k one that says so and goes on to `block`."""
+        if self.script.options.warnings < 2:
+            return block
+        f = self.f
+        say, here = f.block("missing"), f.current
+        f.position(say)
+        self.helper_error("bpf_map_lookup_elem", 0)
+        f.jump(block)
+        f.position(here)
+        return say
 
     def _read_aggregate(self, node, storage):
         """One number made of all CPUs' values."""

@@ -77,6 +77,8 @@ class OutputCode:
 
     def _may_send(self, node):
         """Whether evaluating an expression may send a record of its own, which must come before."""
+        if self.script.options.warnings > 1 and self.constant(node) is None:
+            return True
         return any(isinstance(n, ast.Block) or isinstance(n, ast.Binary) and n.op in ("/", "%")
                    and self.constant(n.right) is None for n in node.walk())
 
@@ -87,6 +89,28 @@ class OutputCode:
         place = self.temporary(kind)
         self.store(node, place)
         return place
+
+    def told(self, helper, result):
+        """With -k: say when a helper that reads has failed (its result, below zero) at the expression at hand."""
+        if self.script.options.warnings < 2:
+            return
+        f = self.f
+        failed, fine = f.block("failed"), f.block()
+        f.branch("s<", result, 0, failed, fine)
+        f.position(failed)
+        self.helper_error(helper, result)
+        f.jump(fine)
+        f.position(fine)
+
+    def helper_error(self, helper, code):
+        """A record that a helper has failed at the expression at hand; `code` an operand."""
+        node = self.at
+
+        def action(session, values):
+            session.emit(results.HelperError(helper[4:] if helper.startswith("bpf_") else helper, values[0], node.span))
+
+        event = self.event(node, helper, [types.INT32], action)
+        self.send(event, lambda record: self.f.store(record.base, record.off + event.fields[0][0], code, 4))
 
     def warn_at_run_time(self, node, message):
         """A warning with node's place, told when it happens."""

@@ -227,9 +227,10 @@ class Failures(Result):
     def _message(self):
         many = "" if self.count == 1 else "s"
         if self.kind == "map":
-            return ("Map full: %s has room for %d keys, %d update%s of new keys failed. Raise the config "
-                    "option max_map_keys, or declare its size: `let %s = hash(%d)`"
-                    % (self.name, self.limit, self.count, many, self.name, max(1, self.limit) * 4))
+            return ("Map full; can't update element. %s has room for %d key%s, %d update%s of new keys failed. Try "
+                    "increasing max_map_keys config or manually setting the max entries in a map declaration e.g. "
+                    "`let %s = hash(%d)`" % (self.name, self.limit, "" if self.limit == 1 else "s", self.count, many,
+                                             self.name, max(1, self.limit) * 4))
         if self.kind == "stack":
             return "%d stack%s could not be stored" % (self.count, many)
         why = ("the kernel was in another BPF program or in a map operation on the CPU" if self.kind == "missed"
@@ -258,7 +259,8 @@ class HelperError(Result):
 
     def _reason(self):
         import os
-        return os.strerror(-self.code) if self.code < 0 else "no such element"
+        return (os.strerror(-self.code) if self.code < 0
+                else "Can't lookup map element because it does not exist.")
 
     def text(self):
         lines = ["%s: WARNING: %s" % (self.span.location, self._reason()),

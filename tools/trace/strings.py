@@ -129,7 +129,9 @@ def read_string(b, where, dest, size, space, whole):
     them, keep the last byte too (the string then counts as cut); else it ends with a NUL."""
     f = b.f
     where = f.copy(where) if not isinstance(where, int) else where
-    got = f.call(b.read_helper(space, string=True), address(b, dest), size, where)
+    helper = b.read_helper(space, string=True)
+    got = f.call(helper, address(b, dest), size, where)
+    b.told(helper, got)
     if not whole or size < 2:
         return
     more, done = f.block("cut"), f.block()

@@ -58,6 +58,13 @@ class _Message(_Formatted):
     def result(self, session, text, call, values):
         session.emit(results.Message(text, self.severity, call.span))
 
+    def statement(self, b, call):
+        if self.severity == "WARNING" and not b.script.options.warnings:
+            for value in call.arguments[1:]:
+                b.discard(value)
+        else:
+            super().statement(b, call)
+
 
 register(_Message("errorf", "ERROR"))
 register(_Message("warnf", "WARNING"))
@@ -175,7 +182,9 @@ class _Print(Builtin):
         def action(session, values):
             cells = dict(info.raw(session.maps)).get(values[0])
             size = info.value_type.size
-            session.emit(results.Value(info.value_type, info.value_type.reduce(cells or [bytes(size)])))
+            kind = info.value_type
+            value = kind.together([kind.reduce(cells or [bytes(size)])], session.host)[0]
+            session.emit(results.Value(kind, value))
         event = b.event(call, "print", [types.Raw(info.key_type.size)], action)
         offset, kind = event.fields[0]
 
