@@ -40,12 +40,12 @@ class Data:
 
 class Assembly:
     """`sections`, `data`: dicts by name; `maps`: dict name -> MapDefinition; `license`: None where none is said;
-    `kfuncs`, `ksyms`, `globals`: sets of names."""
+    `kfuncs`, `ksyms`: name -> its type as prototypes.py has it, or None; `globals`, `weak`: sets of names."""
 
     def __init__(self):
         self.sections, self.data, self.maps = {}, {}, {}
         self.license = None
-        self.kfuncs, self.ksyms, self.globals = set(), set(), set()
+        self.kfuncs, self.ksyms, self.globals, self.weak = {}, {}, set(), set()
 
     def section(self, name=None):
         """A program section by name; without one, the only one there is (.text, of functions, aside)."""

@@ -10,10 +10,11 @@ import sys
 
 from .assembly import Data, MapDefinition
 from .errors import AsmError
+from .prototypes import VOID, declaration
 from .statement import RESERVED
 from .tokens import REGISTER, Unexpected, unescape
 
-IGNORED = re.compile(r"\.(file|type|size|p2align|balign|cfi_\w+|loc|addrsig\w*|ident|hidden|weak|local)(?!\w)")
+IGNORED = re.compile(r"\.(file|type|size|p2align|balign|cfi_\w+|loc|addrsig\w*|ident|hidden|local)(?!\w)")
 _SIZES = {".byte": 1, ".2byte": 2, ".short": 2, ".half": 2, ".hword": 2, ".4byte": 4, ".long": 4, ".int": 4,
           ".word": 4, ".8byte": 8, ".quad": 8}
 _MAP_OPTIONS = ("pinning", "numa_node", "map_extra", "inner")
@@ -192,7 +193,7 @@ def _align(assembler, s):
         _more(s, data, bytes(-len(data.content) % size))
 
 
-def _declaration(attribute, what):
+def _names(attribute, what):
     def handler(assembler, s):
         while True:
             getattr(assembler.result, attribute).add(_name(s, what))
@@ -201,10 +202,30 @@ def _declaration(attribute, what):
     return handler
 
 
+def _external(attribute, what):
+    """Names, or one C declaration."""
+    def handler(assembler, s):
+        known = getattr(assembler.result, attribute)
+        if s.kind() == "name" and s.kind(1) == "end" or s.peek(1) == ",":
+            while True:
+                known.setdefault(_name(s, what), None)
+                if not s.take(","):
+                    return s.end()
+        start = s.tokens[s.at][2]
+        name, kind = declaration(s)
+        if (kind[0] == "function") != (attribute == "kfuncs") or kind == VOID:
+            raise Unexpected(start, len(s.text), "this declares no %s" % (
+                "function" if attribute == "kfuncs" else "variable with a type"))
+        known[name] = kind
+        return None
+    return handler
+
+
 _DIRECTIVES = {
     ".map": _map, ".license": _license, ".equ": equ, ".set": equ, ".include": _include,
-    ".kfunc": _declaration("kfuncs", "a kfunc"), ".ksym": _declaration("ksyms", "a kernel symbol"),
-    ".globl": _declaration("globals", "a function"), ".global": _declaration("globals", "a function"),
+    ".kfunc": _external("kfuncs", "a kfunc"), ".ksym": _external("ksyms", "a kernel symbol"),
+    ".globl": _names("globals", "a function"), ".global": _names("globals", "a function"),
+    ".weak": _names("weak", "a symbol"),
     ".zero": _zero, ".skip": _zero, ".space": _zero, ".align": _align,
     ".string": _string(True), ".asciz": _string(True), ".ascii": _string(False),
     **{name: _numbers(size) for name, size in _SIZES.items()},

@@ -68,12 +68,16 @@ def from_dict(fields):
 
 
 def json_text(assembly):
-    """All that an Assembly says, as JSON: sections with their instructions and functions, maps, data, license."""
+    """All that an Assembly says, as JSON: sections with their instructions and functions, maps, data, license, and the
+    kernel's functions and variables with their declaration in C where there is one."""
     import json
+    from .prototypes import text as declaration
     sections = []
     for section in assembly.sections.values():
         sections.append({"name": section.name, "functions": section.functions(), "instructions": [
             {**as_dict(i), "file": line[0], "line": line[1]} for i, line in zip(section.instructions, section.lines)]})
     maps = [{**m._asdict(), "options": dict(m.options)} for m in assembly.maps.values()]
     data = [{"name": d.name, "content": d.content.hex(), "symbols": d.symbols} for d in assembly.data.values()]
-    return json.dumps({"license": assembly.license, "sections": sections, "maps": maps, "data": data}, indent=1)
+    kernel = {what: {name: kind and declaration(name, kind) for name, kind in getattr(assembly, what).items()}
+              for what in ("kfuncs", "ksyms")}
+    return json.dumps({"license": assembly.license, "sections": sections, "maps": maps, "data": data, **kernel}, indent=1)

@@ -1,36 +1,44 @@
 """An assembly as an ELF object (EM_BPF, relocatable), the way clang writes one and libbpf loads it.
 
 Programs are functions in sections that name what they attach to, functions that they call are in .text,
-maps are variables of the section .maps described by BTF, .BTF.ext says where functions and lines start.
-Relocations: R_BPF_64_64 (lddw of a map or of data) and R_BPF_64_32 (call).
+maps are variables of the section .maps described by BTF, .BTF.ext says where functions and lines start. Kernel
+functions and variables are undefined symbols; BTF's section .ksyms says of which type they are.
+Relocations: R_BPF_64_64 (lddw of a map, of data, of a kernel variable) and R_BPF_64_32 (call).
 """
 
 import struct
 
-from . import elfwriter
+from . import elfwriter, prototypes
 from .assembly import Section
 from .btfwriter import GLOBAL, BtfWriter
-from .elfwriter import ALLOC, EXEC, FUNC, LOCAL, NOBITS, OBJECT, PROGBITS, SECTION, WRITE
+from .elfwriter import ALLOC, EXEC, FUNC, LOCAL, NOBITS, NOTYPE, OBJECT, PROGBITS, SECTION, WEAK, WRITE
 from .errors import AsmError
 from .instruction import FuncRef, KsymRef, MapRef, encode, slot_numbers
 from .opcodes import BPF_PSEUDO_CALL, BPF_PSEUDO_FUNC, CALL, LDDW
 
 _R_BPF_64_64, _R_BPF_64_32 = 1, 10
+_EXTERN = 2                 # linkage in BTF
+_MAPS_OF_MAPS = ("array_of_maps", "hash_of_maps")
 
 
-def write_object(assembly, map_types):
-    """The bytes of the object. `map_types`: dict name -> number (enum bpf_map_type)."""
-    return _Object(assembly, map_types).bytes()
+def write_object(assembly, map_types, symbols=None):
+    """The bytes of the object. `map_types`: dict name -> number (enum bpf_map_type). `symbols`: function
+    (name, "func" or "var") -> the type of a kernel symbol that the assembly does not declare (prototypes.py says how
+    types are written), or None.
+    """
+    return _Object(assembly, map_types, symbols or (lambda name, kind: None)).bytes()
 
 
 class _Object:
-    def __init__(self, assembly, map_types):
-        self.assembly, self.map_types = assembly, map_types
+    def __init__(self, assembly, map_types, kernel_symbols):
+        self.assembly, self.map_types, self.kernel_symbols = assembly, map_types, kernel_symbols
         self.file = elfwriter.ElfWriter()
         self.symbols = {}       # name -> the file's number of it
         self.index = {}         # section name -> index
         self.btf = BtfWriter()
         self.relocations = {}   # section name -> [(offset, symbol name, type)]
+        self.externs = {}       # kernel symbol -> BTF id of its function or variable
+        self.structs = {}       # of externs
 
     def bytes(self):
         code = _separate(self.assembly)
@@ -43,6 +51,7 @@ class _Object:
             self._section("license", PROGBITS, WRITE | ALLOC, self.assembly.license.encode() + b"\0", 1)
             self._symbol("_license", GLOBAL, OBJECT, "license", 0, len(self.assembly.license) + 1)
         self._maps()
+        self._externs()
         self._debug(code, functions)
         self._section(".BTF", PROGBITS, 0, self.btf.bytes(), 4)
         self._section(".BTF.ext", PROGBITS, 0, self.ext, 4)
@@ -80,8 +89,10 @@ class _Object:
                 relocations.append((slots[index] * 8, ref.name, _R_BPF_64_32))
                 i = i._replace(src=BPF_PSEUDO_CALL, imm=-1, ref=None)
             elif isinstance(ref, KsymRef):
-                raise AsmError("%s: %s: an object would need the C type of the kernel symbol, which assembly "
-                               "does not have; load the assembly itself" % (_place(section, index), ref.name))
+                call = i.code == CALL
+                self._extern(ref.name, call, _place(section, index))
+                relocations.append((slots[index] * 8, ref.name, _R_BPF_64_32 if call else _R_BPF_64_64))
+                i = i._replace(src=BPF_PSEUDO_CALL if call else 0, imm=-1 if call else 0, ref=None)
             ready.append(i)
         self._section(section.name, PROGBITS, ALLOC | EXEC, encode(ready), 8)
         if relocations:
@@ -93,6 +104,31 @@ class _Object:
             self._symbol(name, LOCAL if section.name == ".text" else GLOBAL, FUNC, section.name, slots[first] * 8,
                          (slots[following] - slots[first]) * 8)
             functions.setdefault(section.name, []).append((name, slots[first]))
+
+    def _extern(self, name, function, place):
+        """Declares a kernel symbol: undefined in the file, with the type that is expected of it in BTF."""
+        assembly = self.assembly
+        function = function or name in assembly.kfuncs      # whether a weak one is there is asked by its address
+        kind = (assembly.kfuncs if function else assembly.ksyms).get(name)
+        if kind is None:
+            kind = self.kernel_symbols(name, "func" if function else "var")
+        if kind is None:
+            raise AsmError("%s: an object says which type it expects of the kernel's %s, and neither the assembly nor "
+                           "this kernel does: declare it, as in %s" % (
+                               place, name, ".kfunc int %s(void)" % name if function else ".ksym int %s" % name))
+        if name in self.externs:
+            return
+        if name in self.symbols:
+            raise AsmError("%s: %s is of the kernel, and defined here" % (place, name))
+        written = prototypes.write(self.btf, kind, self.structs)
+        self.externs[name] = self.btf.function(name, linkage=_EXTERN, prototype=written) if function else \
+            self.btf.variable(name, written, _EXTERN)
+        self.symbols[name] = self.file.symbol(name, WEAK if name in assembly.weak else GLOBAL, NOTYPE, 0, 0, 0)
+
+    def _externs(self):
+        if self.externs:
+            self.btf.integer()      # libbpf takes it for the type of functions in .ksyms
+            self.btf.section(".ksyms", 0, [(number, 0, 0) for number in self.externs.values()])
 
     def _data(self, data):
         bss = data.name.startswith(".bss")
@@ -109,33 +145,58 @@ class _Object:
         self.btf.section(data.name, len(data.content), variables)
 
     def _maps(self):
+        size, places, structs = 0, [], {}
         if not self.assembly.maps:
             return
-        size, variables = 0, []
-        places = []
-        for definition in self.assembly.maps.values():
-            number = self.map_types.get(definition.type)
-            if number is None:
-                raise AsmError("map %s: no map type %s" % (definition.name, definition.type))
-            values = {"type": number, "key_size": definition.key_size, "value_size": definition.value_size,
-                      "max_entries": definition.max_entries, "map_flags": definition.flags, **definition.options}
-            if "inner" in values:
-                raise AsmError("map %s: an object cannot say inner=; load the assembly itself" % definition.name)
-            fields = []
-            for name, value in values.items():
-                if value or name == "type":
-                    if value >> 32:
-                        raise AsmError("map %s: %s %d does not fit 32 bits" % (definition.name, name, value))
-                    fields.append((name, self.btf.pointer(self.btf.array(self.btf.integer(), value)), 8 * len(fields)))
-            length = 8 * len(fields)
-            kind = self.btf.struct("", length, fields)
-            variables.append((self.btf.variable(definition.name, kind), size, length))
-            places.append((definition.name, size, length))
+        for name in self.assembly.maps:
+            kind, length = self._map(name, structs)
+            places.append((name, kind, size, length))
             size += length
         self._section(".maps", PROGBITS, WRITE | ALLOC, bytes(size), 8)
-        for name, at, length in places:
+        variables = []
+        for name, kind, at, length in places:
             self._symbol(name, GLOBAL, OBJECT, ".maps", at, length)
+            variables.append((self.btf.variable(name, kind), at, length))
         self.btf.section(".maps", size, variables)
+
+    def _map(self, name, structs, of=None):
+        """(BTF id, bytes) of the struct that describes a map: __uint(field, number) is a pointer to int[number];
+        __array(values, struct) an array of pointers to what describes the inner maps."""
+        if name in structs:
+            return structs[name]
+        definition = self.assembly.maps.get(name)
+        if definition is None:
+            raise AsmError("map %s: its inner map %s is not defined" % (of, name))
+        number = self.map_types.get(definition.type)
+        if number is None:
+            from difflib import get_close_matches
+            near = get_close_matches(definition.type, list(self.map_types), 3)
+            raise AsmError("map %s: no map type %s%s" % (name, definition.type,
+                                                         near and "; did you mean %s?" % " or ".join(near) or ""))
+        options = dict(definition.options)
+        inner = options.pop("inner", None)
+        values = {"type": number, "key_size": definition.key_size, "value_size": definition.value_size,
+                  "max_entries": definition.max_entries, "map_flags": definition.flags, **options}
+        fields = []
+        for field, value in values.items():
+            if value or field == "type":
+                if value >> 32:
+                    raise AsmError("map %s: %s %d does not fit 32 bits" % (name, field, value))
+                fields.append((field, self.btf.pointer(self.btf.array(self.btf.integer(), value)), 8 * len(fields)))
+        length = 8 * len(fields)
+        if inner is not None:
+            if of is not None:
+                raise AsmError("map %s: %s is the inner map of %s and cannot have one" % (name, name, of))
+            if definition.type not in _MAPS_OF_MAPS:
+                raise AsmError("map %s: only %s have inner maps" % (name, " and ".join(_MAPS_OF_MAPS)))
+            inside, _ = self._map(inner, structs, name)
+            fields.append(("values", self.btf.array(self.btf.pointer(inside), 0), length))
+        elif definition.type in _MAPS_OF_MAPS:
+            raise AsmError("map %s: inner=NAME says which map its values are like" % name)
+        made = self.btf.struct("", length, fields), length
+        if inner is None:
+            structs[name] = made
+        return made
 
     def _debug(self, code, functions):
         """.BTF.ext: per section, where its functions and lines start."""

@@ -131,7 +131,7 @@ class Resolver:
             if name in result.maps:
                 src = BPF_PSEUDO_MAP_VALUE if offset else BPF_PSEUDO_MAP_FD
                 return instruction._replace(src=src, ref=MapRef(name, offset or None))
-            if name in result.ksyms:
+            if name in result.ksyms or name in result.kfuncs:
                 return instruction._replace(src=BPF_PSEUDO_BTF_ID, ref=KsymRef(name))
         if name in section.labels:
             section.entries.add(name)
@@ -140,6 +140,6 @@ class Resolver:
             if name in other.labels:
                 other.entries.add(name)
                 return instruction._replace(src=BPF_PSEUDO_FUNC, ref=FuncRef(name))
-        known = [*result.maps, *result.ksyms, *(n for d in result.data.values() for n in d.symbols),
+        known = [*result.maps, *result.ksyms, *result.kfuncs, *(n for d in result.data.values() for n in d.symbols),
                  *(n for s in result.sections.values() for n in s.labels)]
         self._undefined(section, index, name, "symbol", known)

@@ -17,8 +17,8 @@
         exit
 
 Directives: .map NAME TYPE key=N value=N max_entries=N [flags=N ...]; .section NAME, .text, .data, .rodata,
-.bss; .license TEXT; .equ NAME, EXPRESSION; .include FILE; .kfunc NAME, .ksym NAME; .globl NAME; in data
-sections .byte .short .long .quad (.2byte, .4byte, .8byte, ...) .ascii .string .asciz .zero .align; .insn
+.bss; .license TEXT; .equ NAME, EXPRESSION; .include FILE; .kfunc NAME, .ksym NAME (or their declarations in C);
+.globl NAME; .weak NAME; in data sections .byte .short .long .quad (.2byte, .4byte, .8byte, ...) .ascii .string .asciz .zero .align; .insn
 CODE, DST, SRC, OFF, IMM. Comments: `;`, `//`, `#` behind white space, `/* ... */`. What llvm-objdump,
 bpftool and the verifier put before an instruction (slot numbers, opcodes, bytes, function headings) is
 understood; bytes, where there are any, say what the instruction is. Directives that compilers emit for

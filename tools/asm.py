@@ -66,7 +66,8 @@ def made(assembly, form, section=None):
     if form == "elf":
         from rawbpf.asm import write_object
         from rawbpf.loader.uapi import MAP_TYPES
-        return write_object(assembly, MAP_TYPES)
+        from .kernel_symbols import kernel_type
+        return write_object(assembly, MAP_TYPES, kernel_type)
     if form == "json":
         return formats.json_text(assembly).encode() + b"\n"
     instructions = assembly.instructions(section)

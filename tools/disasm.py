@@ -60,7 +60,7 @@ def of_file(data, path, order):
     """The text of a file whose kind its content tells."""
     if data.startswith(b"\x7fELF"):
         from .objects import read_object
-        return of_assembly(read_object(data, path))
+        return of_assembly(read_object(data, path, show=True))
     if _LOG.search(data):
         return of_log(data, path)
     if _HEX.match(data):
@@ -124,9 +124,19 @@ def of_assembly(assembly):
             lines += ["%s:" % name for name in names.get(index, ())]
             lines.append("%4d: (%02x) %s" % (slot, instruction.code, text(instruction)))
             slot += instruction.slots
-    kfuncs = sorted({i.ref.name for s in assembly.sections.values() for i in s.instructions
-                     if type(i.ref).__name__ == "KsymRef" and i.code == 0x85})
-    return "\n".join([*(".kfunc %s" % name for name in kfuncs), *lines]).lstrip("\n") + "\n"
+    return "\n".join([*_externals(assembly), *lines]).lstrip("\n") + "\n"
+
+
+def _externals(assembly):
+    """.kfunc and .ksym lines, with the types where they are known and can be written."""
+    from rawbpf.asm.prototypes import text
+    lines = []
+    for directive, known in ((".kfunc", assembly.kfuncs), (".ksym", assembly.ksyms)):
+        for name, kind in sorted(known.items()):
+            lines.append("%s %s" % (directive, name if kind is None else text(name, kind)))
+            if name in assembly.weak:
+                lines.append(".weak %s" % name)
+    return lines
 
 
 def _data(data):

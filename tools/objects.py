@@ -1,8 +1,9 @@
 """BPF ELF objects (EM_BPF, relocatable) read into what an assembly file says: an `asm.text.Assembly`.
 
 What is understood is what rawbpf's assembler and clang write: code sections, R_BPF_64_64 and R_BPF_64_32, maps that
-BTF describes (section .maps), .data/.rodata/.bss, the license, and the lines of .BTF.ext. CO-RE relocations, maps of
-before BTF, and maps whose definition names inner maps are refused with their name.
+BTF describes (section .maps), .data/.rodata/.bss, kernel symbols, the license, and the lines of .BTF.ext. What
+loads as something else than it says (CO-RE relocations, maps of before BTF, other sections of data) is refused by
+name, unless it is only to be shown.
 """
 
 import struct
@@ -20,10 +21,11 @@ _FIELDS = {"map_flags": "flags", "type": "type", "key_size": "key_size", "value_
            "max_entries": "max_entries", "pinning": "pinning", "numa_node": "numa_node", "map_extra": "map_extra"}
 
 
-def read_object(data, path):
-    """The Assembly of an object's bytes. AsmError when it is no such object, or has what cannot be done."""
+def read_object(data, path, show=False):
+    """The Assembly of an object's bytes. AsmError when it is no such object, or has what cannot be done. show: its
+    instructions as they stand, whatever a loader would make of them."""
     try:
-        return _Reader(data, path).assembly
+        return _Reader(data, path, show).assembly
     except ElfError as error:
         raise AsmError(str(error)) from None
     except (struct.error, UnicodeDecodeError, IndexError, RecursionError) as error:
@@ -31,14 +33,15 @@ def read_object(data, path):
 
 
 class _Reader:
-    def __init__(self, data, path):
-        self.path, self.image = path, Image(data, path)
+    def __init__(self, data, path, show):
+        self.path, self.image, self.show = path, Image(data, path), show
         order = "<" if data[5] == 1 else ">"
         self.order, self.byteorder = order, "little" if order == "<" else "big"
         if self.image.bits != 64 or struct.unpack_from(order + "H", data, 18)[0] != _EM_BPF:
             raise AsmError("%s: an ELF file, but not of BPF code" % path)
         self.assembly = Assembly()
         self.symbols = self._symbols()
+        self.inner, self.starts = {}, {}
         self.btf = self._btf()
         for section in self.image.sections:
             if section.type == _PROGBITS and section.flags & _EXEC and section.size:
@@ -47,7 +50,7 @@ class _Reader:
                 self._data(section)
             elif section.name == "license":
                 self.assembly.license = self._bytes(section).split(b"\0")[0].decode("utf-8", "replace")
-            elif section.name == "maps" and section.size:
+            elif section.name == "maps" and section.size and not show:
                 raise AsmError("%s: its maps are defined without BTF (section maps), which no loader takes since "
                                "libbpf 1.0: use section .maps" % path)
         self._maps()
@@ -118,30 +121,50 @@ class _Reader:
             variable = self.btf.type(entry.id)
             if not isinstance(variable, Variable):
                 raise AsmError("%s: BTF describes something else than a map in .maps" % self.path)
-            values = self._definition(variable)
-            if values.get("type") not in types:
-                raise AsmError("%s: the map %s is of no type that is known" % (self.path, variable.name))
-            self.assembly.maps[variable.name] = MapDefinition(
-                variable.name, types[values.pop("type")], values.pop("key_size", 0), values.pop("value_size", 0),
-                values.pop("max_entries", 0), values.pop("flags", 0), values)
+            self._map(variable.name, variable.type, types)
+        # an inner map that is described like another is that other
+        described = {}
+        for name, definition in self.assembly.maps.items():
+            described.setdefault(definition._replace(name=None, options=tuple(definition.options.items())), name)
+        for name, inner in self.inner.items():
+            key = self.assembly.maps[inner]._replace(name=None, options=tuple(self.assembly.maps[inner].options.items()))
+            self.assembly.maps[name].options["inner"] = described[key]
+            if described[key] != inner:
+                del self.assembly.maps[inner]
 
-    def _definition(self, variable):
-        """{field: number} of a map: __uint(x, n) is a pointer to int[n], __type(x, t) a pointer to t."""
+    def _map(self, name, kind, types):
+        values = self._definition(name, kind, types)
+        if values.get("type") not in types:
+            raise AsmError("%s: the map %s is of no type that is known" % (self.path, name))
+        self.assembly.maps[name] = MapDefinition(
+            name, types[values.pop("type")], values.pop("key_size", 0), values.pop("value_size", 0),
+            values.pop("max_entries", 0), values.pop("flags", 0), values)
+
+    def _definition(self, name, kind, types):
+        """{field: number} of a map: __uint(x, n) is a pointer to int[n], __type(x, t) a pointer to t, __array(values,
+        t) an array of pointers to t."""
         from rawbpf.elf.types import Array, Pointer, Struct, strip
-        kind = strip(variable.type)
+        kind = strip(kind)
         if not isinstance(kind, Struct):
-            raise AsmError("%s: the map %s is not described by a struct" % (self.path, variable.name))
+            raise AsmError("%s: the map %s is not described by a struct" % (self.path, name))
         values = {}
         for field in kind.fields:
             pointer = strip(field.type)
+            if field.name == "values" and isinstance(pointer, Array):
+                element = strip(pointer.element)
+                inside = strip(element.target) if isinstance(element, Pointer) else None
+                if isinstance(inside, Struct) and name not in self.inner.values():
+                    self.inner[name] = name + ".inner"
+                    self._map(name + ".inner", inside, types)
+                continue
             target = strip(pointer.target) if isinstance(pointer, Pointer) else None
             if field.name in _FIELDS and isinstance(target, Array):
                 values[_FIELDS[field.name]] = target.count
             elif field.name in ("key", "value") and target is not None:
                 values[field.name + "_size"] = getattr(target, "size", None) or 0
             else:
-                raise AsmError("%s: the map %s says %r, which rawbpf does not understand yet" % (
-                    self.path, variable.name, field.name))
+                raise AsmError("%s: the map %s says %r, which is nothing that maps have" % (
+                    self.path, name, field.name))
         return values
 
     # lines
@@ -153,9 +176,9 @@ class _Reader:
         data, order = self._bytes(section), self.order
         header, = struct.unpack_from(order + "I", data, 4)
         at, size = struct.unpack_from(order + "II", data, 16)
-        if header >= 32 and struct.unpack_from(order + "I", data, 28)[0] > 4:
-            raise AsmError("%s: it has CO-RE relocations, which rawbpf cannot apply yet; build it without "
-                           "preserve_access_index" % self.path)
+        if header >= 32 and struct.unpack_from(order + "I", data, 28)[0] > 4 and not self.show:
+            raise AsmError("%s: its code depends on the kernel (CO-RE), but no section says what a program of it "
+                           "attaches to: name one as libbpf does" % self.path)
         at += header
         end = at + size
         record, = struct.unpack_from(order + "I", data, at) if size else (16,)
@@ -197,26 +220,42 @@ class _Reader:
         target = self.image.sections[index] if index else None
         if i.code == _CALL:
             if target is None:
+                self._extern(self.assembly.kfuncs, symbol)
                 return i._replace(src=_PSEUDO_KFUNC, imm=0, ref=KsymRef(name))
             return i._replace(src=_PSEUDO_CALL, imm=0, ref=FuncRef(self._function(
                 target, value if kind != _SECTION else (i.imm + 1) * 8, name)))
         if i.code != _LDDW:
             raise AsmError("%s: %s+%#x: a relocation of an instruction that takes none" % (self.path, where, offset))
         if target is None:
+            self._extern(self.assembly.kfuncs if self.btf and self.btf.find_id(name, "func") else self.assembly.ksyms,
+                         symbol)
             return i._replace(src=3, imm=0, ref=KsymRef(name))
-        if target.name == ".maps":
+        if target.name == ".maps" or target.name == "maps" and self.show:
             return i._replace(src=1, imm=0, ref=MapRef(name))
         if target.flags & _EXEC:
             return i._replace(src=_PSEUDO_FUNC, imm=0, ref=FuncRef(self._function(target, value + i.imm, name)))
-        if target.name in self.assembly.data:
+        if target.name in self.assembly.data or self.show:
             return i._replace(src=_PSEUDO_VALUE, imm=0, ref=MapRef(target.name, value + i.imm))
-        raise AsmError("%s: %s+%#x refers to %s in section %s, which rawbpf does not understand yet" % (
+        raise AsmError("%s: %s+%#x refers to %s in section %s, which holds no data that programs have" % (
             self.path, where, offset, name, target.name))
+
+    def _extern(self, known, symbol):
+        """A kernel symbol, with the type that the object expects of it."""
+        from .kernel_symbols import kind_of
+        name, bind = symbol[0], symbol[5]
+        if name not in known:
+            known[name] = kind_of(self.btf, name, "func" if known is self.assembly.kfuncs else "var") if self.btf else None
+            if bind == 2:
+                self.assembly.weak.add(name)
 
     def _function(self, target, value, name):
         section = self.assembly.sections.get(target.name)
-        found = [label for label, at in (section.labels if section else {}).items()
-                 if slot_numbers(section.instructions)[at] * 8 == value]
+        if section is not None and target.name not in self.starts:
+            slots, starts = slot_numbers(section.instructions), {}
+            for label, at in section.labels.items():
+                starts.setdefault(slots[at] * 8, []).append(label)
+            self.starts[target.name] = starts
+        found = self.starts.get(target.name, {}).get(value)
         if not found:
             raise AsmError("%s: %s+%#x is called, but no function starts there (%s)" % (
                 self.path, target.name, value, name or "no symbol"))
