@@ -280,6 +280,11 @@ class ProcessSymbols:
     def __exit__(self, *exception):
         self.close()
 
+    def image(self, mapping):
+        """The Image of the file behind a mapping, None when there is none."""
+        symbols = self._symbols(mapping)
+        return symbols.image if symbols is not None else None
+
     def mapping(self, address):
         """The mapping that an address lies in, or None."""
         at = bisect_right(self._starts, address) - 1

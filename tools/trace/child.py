@@ -98,7 +98,7 @@ class Child:
     def __init__(self, command):
         words = split_command(command)
         path = find_command(words[0])
-        self.command = command
+        self.command, self.path = command, path
         self.status = None  # as os.waitpid gives it, once the child has ended
         go_read, self._go = os.pipe()
         self._result, result_write = os.pipe()

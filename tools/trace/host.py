@@ -144,6 +144,8 @@ class Host(types.Host):
     def remember(self, pid):
         """Look at a process while it lives; programs tell of each once."""
         self.processes.look(pid)
+        if self._session is not None and getattr(self._session, "unwinder", None) is not None:
+            self._session.unwinder.met(pid)
 
     def settle(self):
         """Called between two batches of records."""

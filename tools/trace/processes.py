@@ -22,6 +22,7 @@ class Processes:
         self._mapped = {}         # pid -> lines of its executable mappings, from the records
         self._recorded = {}       # pid -> (number of lines, ProcessSymbols of them)
         self._events = None
+        self.listener = None      # called with (kind, pid, *rest) of each record
 
     def watch(self):
         """Record from now on what processes map. Where the kernel does not let us, only living processes have
@@ -42,6 +43,8 @@ class Processes:
         if self._events is None:
             return
         for kind, pid, *rest in self._events.consume():
+            if self.listener is not None:
+                self.listener(kind, pid, *rest)
             if kind == "mmap":
                 self._mapped.setdefault(pid, []).append(rest[0])
             elif kind == "exec":
@@ -53,7 +56,13 @@ class Processes:
                     self._mapped[pid] = list(parent)
                 else:
                     self._mapped.pop(pid, None)
+                looked = self._snapshots.get(pid)
                 self._forget(pid)
+                # what was seen of it before this record was read may be of the process that had its number before
+                if looked is not None and self.look(pid) is None:
+                    self._snapshots[pid] = looked
+                elif parent is None and self._snapshots.get(rest[0]) is not None:
+                    self._snapshots.setdefault(pid, self._snapshots[rest[0]])
         while len(self._mapped) > KEPT:
             self._recorded.pop(next(iter(self._mapped)), None)
             del self._mapped[next(iter(self._mapped))]

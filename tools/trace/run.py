@@ -7,7 +7,7 @@ import stat
 import sys
 
 from . import debug
-from .command import Failure, complain, stages
+from .command import Failure, complain, parse_pid, stages
 from .results import RENDERERS
 from .session import Session
 from .writer import ClosedPipe, OutputError, Writer
@@ -34,8 +34,13 @@ def run_session(compiled, process, parsed):
     """Run a Compiled to its end; returns the exit status."""
     out, err = open_streams(parsed.get("output"), parsed.get("buffering", "line"))
     renderer = RENDERERS[parsed.get("format", "text")](out, err)
+    dwarf_pids = [parse_pid(text) for text in parsed.get("dwarf_pid", ())]
+    for pid in dwarf_pids:
+        if not os.path.exists("/proc/%d" % pid):
+            raise Failure("there is no process %d" % pid)
     try:
         with Session(compiled, renderer, process) as session:
+            session.dwarf_pids = dwarf_pids
             try:
                 return _run(session, parsed, out)
             except ClosedPipe:

@@ -54,6 +54,8 @@ class Session:
         self._lost = {}
         self._losses_at = 0.0
         self._lost_memory = None     # the counters, mapped
+        self.dwarf_pids = ()         # further processes for dw_ustack()
+        self.unwinder = None         # unwinder.Unwinder, where the script has a dw_ustack()
         if host is None:
             from .host import Host
             host = Host()
@@ -65,13 +67,18 @@ class Session:
     def load(self):
         """Create the maps and load the programs. KernelError, VerifierError."""
         from rawbpf.loader.maps import Map
+        self._prepare_unwinding()
         for info in self.compiled.kernel_maps.values():
+            if self.unwinder is not None and info.name == "unwind_rows":
+                info = info._replace(max_entries=self.unwinder.entries)
             self.maps[info.name] = Map.create(info.map_type, info.key_size, info.value_size, info.max_entries,
                                               name=info.name, flags=info.flags)
             content = [(key.to_bytes(4, sys.byteorder), value) for key, value in enumerate(info.content)
                        if not callable(value)]
             if content:
                 self.maps[info.name].update_batch(content)
+        if self.unwinder is not None:
+            self.unwinder.fill(self.maps)
         from rawbpf.loader.program import Program
         for program in self.compiled.programs:
             loaded = Program.load(program.program_type, program.code.instructions, name=program.name,
@@ -93,6 +100,19 @@ class Session:
         if self.host.fileno() >= 0:
             self._epoll.register(self.host.fileno(), select.EPOLLIN)
 
+    def _prepare_unwinding(self):
+        """Read the unwinding tables of the processes in question where the script asks for them."""
+        if "unwind_rows" not in self.compiled.kernel_maps:
+            return
+        from .unwinder import Unwinder
+        pids = list(self.dwarf_pids)
+        if self.process is not None and not self.process.held:
+            pids.append(self.process.pid)
+        elif self.process is None and not pids:
+            from rawbpf.sources import SourceError
+            raise SourceError("dw_ustack requires a target process. Use -p, -c, or --dwarf-pid to specify one.")
+        self.unwinder = Unwinder(self, pids)
+
     def start(self):
         """`load` unless that was done, run BEGIN, attach every probe."""
         if not self.maps:
@@ -110,7 +130,9 @@ class Session:
 
     def release(self):
         """Let the command of -c run; all probes are attached."""
-        if self.process is not None:
+        if self.process is not None and self.unwinder is not None and self.process.held:
+            self.unwinder.release(self.process)
+        elif self.process is not None:
             self.process.release()
 
     def attach(self):
@@ -191,6 +213,8 @@ class Session:
                 self._losses_at = now + LOSS_INTERVAL
                 self.report_losses()
             self.host.settle()
+            if self.unwinder is not None:
+                self.unwinder.settle()
             if not self.running:
                 return total
             if got:

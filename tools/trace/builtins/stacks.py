@@ -49,33 +49,29 @@ class _Stack(Builtin):
         return (types.UserStack if self.user else types.KernelStack)(limit, mode)
 
     def value(self, b, call):
-        return self._id(b, call.type)
+        return self._id(b, call)
 
     def store(self, b, call, dest):
         """ustack: id, process, probe."""
         f = b.f
-        number = self._id(b, call.type)
+        number = self._id(b, call)
         f.store(dest.base, dest.off, number, 8)
         pid = f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32)
         f.store(dest.base, dest.off + 8, pid, 4)
         f.store(dest.base, dest.off + 12, 0, 4)
         remember(b, call, pid)
 
-    def _id(self, b, kind):
+    def _id(self, b, call):
         """The id of the stack at hand; 0 when there is none (a user stack in a kernel thread, a kernel stack in
         user mode). One that finds no room is a counted loss."""
-        f, script = b.f, b.script
-        size = kind.limit * 8
+        f, kind = b.f, call.type
         self._map(b)
         scratch = b.scratch.place(types.Array(types.UINT64, MOST + 1), 8 * (MOST + 1))
         frames = scratch.at(8, scratch.type)
         result = f.variable()
         f.set(result, 0)
-        got = f.call("bpf_get_stack", b.ctx, b.address(frames), size, USER_STACK if self.user else 0)
-        fine, done = f.block("stack"), f.block()
-        f.branch("s>", got, 0, fine, done)
-        f.position(fine)
-        count = f.alu("&", f.alu(">>", got, 3), MOST)       # the mask tells the verifier what we know
+        done = f.block()
+        count = f.alu("&", self._take(b, call, kind, frames, done), MOST)       # the mask tells the verifier what we know
         f.store(scratch.base, scratch.off, count, 8)
         hash = self._hash(b, frames, count)
         f.set(result, hash)
@@ -92,6 +88,15 @@ class _Stack(Builtin):
         f.jump(done)
         f.position(done)
         return result
+
+    def _take(self, b, call, kind, frames, done):
+        """Put the frames at a place; their number. Control goes to `done` when there are none."""
+        f = b.f
+        got = f.call("bpf_get_stack", b.ctx, b.address(frames), kind.limit * 8, USER_STACK if self.user else 0)
+        fine = f.block("stack")
+        f.branch("s>", got, 0, fine, done)
+        f.position(fine)
+        return f.alu(">>", got, 3)
 
     def _map(self, b):
         """The map of stacks grows as it is filled, except where a perf event's program writes to it: those run in
@@ -123,8 +128,34 @@ class _Stack(Builtin):
         return hash
 
 
+class _UnwoundStack(_Stack):
+    """The user stack of a program without frame pointers, by the tables of its `.eh_frame` (see unwind_code.py). Of a
+    process whose tables are not there yet, it is the one by frame pointers, and the reader is told."""
+
+    def resolve(self, r, call):
+        r.unstable(call, "dw_ustack")
+        return super().resolve(r, call)
+
+    def _take(self, b, call, kind, frames, done):
+        from ..unwind_code import Unwinding, kernel_maps
+        f = b.f
+        for map in kernel_maps():
+            b.script.add_kernel_map(map)
+        count, missing, taken, some = f.variable(), f.block("no_tables"), f.block("unwound"), f.block()
+        Unwinding(b, frames, kind.limit, count, missing).run(f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32))
+        f.jump(taken)
+        f.position(missing)
+        f.set(count, super()._take(b, call, kind, frames, done))
+        f.jump(taken)
+        f.position(taken)
+        f.branch("==", count, 0, done, some)
+        f.position(some)
+        return count
+
+
 register(_Stack("kstack", False))
 register(_Stack("ustack", True))
+register(_UnwoundStack("dw_ustack", True))
 
 
 def remember(b, call, pid):
