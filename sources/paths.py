@@ -60,8 +60,8 @@ class Binary:
         that hold code when it is in none."""
         ranges = self.image.executable_ranges()
         if not any(first <= vaddr < end for first, end in ranges):
-            raise SourceError("0x%x is no address of code in %s: code is at %s (virtual addresses)" % (
-                vaddr, self.shown, ", ".join("0x%x-0x%x" % r for r in ranges) or "no address"))
+            raise SourceError("Could not resolve address: %s:0x%x\nThe code of this file is at %s (virtual addresses)" % (
+                self.shown, vaddr, ", ".join("0x%x-0x%x" % r for r in ranges) or "no address"))
         return self.base + self.image.file_offset(vaddr)
 
 

@@ -8,7 +8,7 @@ import os
 from typing import NamedTuple
 
 from .base import Listed, Source, SourceError, has_wildcard, matcher, nearest, try_number
-from .timers import TimerPoint
+from .timers import TimerPoint, integer
 
 # shown name, alias, the name in loader.perf, default period
 SOFTWARE = (
@@ -56,8 +56,8 @@ class PerfSource(Source):
             raise self.count_error(1, 2)
         count = 0
         if len(parts) == 2 and parts[1] not in ("*", ""):
-            count = try_number(parts[1])
-            if not count:
+            count = integer(parts[1]) or 0
+            if not 0 < count < 1 << 64:
                 raise SourceError("%s count should be a positive integer" % self.shown)
         if has_wildcard(parts[0]):
             raise SourceError("wildcards are not allowed for %s probe type" % self.shown)

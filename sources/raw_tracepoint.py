@@ -41,9 +41,10 @@ class RawTracepoint(Source):
                 raise
             return [RawTracepointPoint(self, "", spec.event)]  # without BTF there is argN
         if not found:
+            parts = [spec.event] if spec.module == "*" else [spec.module, spec.event]
             names = {name for _, name in events("*", "*")}
             hints = [] if has_wildcard(spec.event) else nearest(spec.event, names)
-            raise SourceError("No matches for rawtracepoint %s." % spec.event,
+            raise SourceError("No matches for rawtracepoint %s." % ":".join(parts),
                               ["rawtracepoint:" + hint for hint in hints], missing=True)
         return [RawTracepointPoint(self, *each) for each in found]
 

@@ -28,6 +28,8 @@ class RegistersPoint(Point):
 
     def register(self, f, ctx, name):
         registers = abi.host().registers
+        if name == "pc":
+            name = abi.host().pc
         if name not in registers:
             raise SourceError("'%s' is not a valid register on this architecture (%s)"
                               % (name, abi.host().machine), nearest(name, registers))

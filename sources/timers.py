@@ -38,7 +38,7 @@ class Timer(Source):
         if unit not in UNITS:
             raise SourceError("%s is not an accepted unit of time" % unit,
                               nearest(unit, UNITS) or ["hz, s, ms, us"])
-        count = _integer(text)
+        count = integer(text)
         if count is None:
             raise SourceError("%s probe must have an integer frequency" % self.shown)
         if not 0 < count < 1 << 63 or count * _NANOSECONDS.get(unit, 1) >= 1 << 63:
@@ -48,7 +48,7 @@ class Timer(Source):
     def _duration(self, text):
         """Microseconds of "10ms", "1s", "5000" (nanoseconds)."""
         match = re.match(r"(.*?)(ns|us|ms|s|m|h|d)?\Z", text)
-        count = _integer(match.group(1))
+        count = integer(match.group(1))
         if count is None:
             raise SourceError("Invalid rate of %s probe: %s" % (self.shown, text))
         nanoseconds = count * _SUFFIX[match.group(2) or ""]
@@ -70,7 +70,7 @@ class Timer(Source):
                 yield Listed("%s:%s:" % (self.shown, each))
 
 
-def _integer(text):
+def integer(text):
     """An integer literal: decimal with "_" between digits, hexadecimal, or 1e6; None if not one."""
     if re.match(r"0[xX][0-9a-fA-F]+\Z", text):
         return int(text, 16)

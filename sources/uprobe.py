@@ -112,8 +112,8 @@ class Uprobe(Source):
         if symbol is None:
             return []
         if spec.offset and symbol.size and spec.offset >= symbol.size:
-            raise SourceError("offset %d is outside of %s, which is %d bytes long"
-                              % (spec.offset, symbol.name, symbol.size))
+            raise SourceError("Offset outside the function bounds ('%s' size is %d)"
+                              % (symbol.name, symbol.size))
         refuse_go(self, binary, target)
         if spec.offset and not target.unsafe:
             check_boundary(binary, symbol.value, spec.offset, "%s:%s" % (binary.shown, spec.text))

@@ -44,6 +44,13 @@ LEFT_OUT = {
 }
 
 
+OURS = """#!%s
+import sys
+from rawbpf.tools.cli import main
+sys.exit(main(["trace"] + sys.argv[1:]))
+"""
+
+
 class Case:
     """One test: `directives` {name: text or list of texts}, `expects` [(mode, text)]."""
 
@@ -145,7 +152,8 @@ def build(source, work):
 
 
 def prepare(source, work, command):
-    """Make the work folder: the suite's files, its programs, and `command` under the name bpftrace."""
+    """Make the work folder: the suite's files, its programs, and `command` (None: this checkout's) under the name
+    bpftrace, by which cases look for its process."""
     work.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source / "tests/runtime", work / "runtime", dirs_exist_ok=True)
     for name in ("data", "self"):
@@ -153,7 +161,7 @@ def prepare(source, work, command):
     if not (work / "testprogs/archive.zip").exists():
         build(source, work)
     stand_in = work / "bpftrace"
-    stand_in.write_text("#!/bin/bash\nexec %s \"$@\"\n" % command)
+    stand_in.write_text(OURS % sys.executable if command is None else "#!/bin/bash\nexec %s \"$@\"\n" % command)
     stand_in.chmod(0o755)
 
 
@@ -293,7 +301,7 @@ class Runner:
                     data = data.partition(ATTACHED.encode())[2]
                 deadline = time.monotonic() + int(case.get("TIMEOUT", TIMEOUT))
                 if case.get("AFTER"):
-                    words = ["/bin/bash", "-c", case.get("AFTER")]
+                    words = ["/bin/bash", "-c", case.get("AFTER").replace("(pidof ", "(pidof -x ")]      # a script's too
                     if inside:
                         words = inside + [self._absolute(word) for word in case.get("AFTER").split()]
                     started.append(self._start(words))
@@ -375,7 +383,7 @@ def main(argv=None):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("/tmp/rawbpf-suite"))
-    parser.add_argument("--command", default="%s -m rawbpf.tools trace" % sys.executable)
+    parser.add_argument("--command", help="run this in place of rawbpf trace")
     parser.add_argument("--reference", action="store_true", help="run Debian's newest bpftrace instead")
     parser.add_argument("--json", type=Path, help="write {name: status} there; what it holds already is kept")
     parser.add_argument("--log", type=Path, help="write commands and outputs there")

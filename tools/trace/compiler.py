@@ -141,7 +141,7 @@ class Compiler:
             hints = ["Did you mean %s?" % " or ".join(error.hints)] if error.hints else []
             if error.missing and self.config.missing_probes != "error":
                 if self.config.missing_probes == "warn":
-                    self.diagnostics.warning(attach_point.span, error.reason, hints)
+                    self.diagnostics.warning(attach_point.span, error.reason + " Skipping.", hints)
                 return []
             self.diagnostics.error(attach_point.span, error.reason, hints)
             return []
@@ -353,6 +353,8 @@ def _program_name(unit):
     import re
     point = unit.point
     base = point.when or point.func or point.name.rsplit(":", 1)[-1]
+    if base[:1].isdigit():
+        base = point.name           # BTF takes names only: of an interval, all of its parts
     base = re.sub("[^A-Za-z0-9_]", "_", base)
     number = "_%d" % (unit.number + 1)
     return (base[:15 - len(number)] + number)

@@ -123,11 +123,16 @@ class CRecord(Record):
     def __init__(self, c_type):
         self.c_type, self.size = c_type, c_type.size
         self.name = "%s %s" % (c_type.kind, c_type.name) if c_type.name else c_type.kind
-        self.align = 8
-        self._fields = None
+        self._fields = self._align = None
 
     def _identity(self):
         return self.c_type
+
+    @property
+    def align(self):
+        if self._align is None:
+            self._align = alignment(self.c_type)
+        return self._align
 
     @property
     def fields(self):
@@ -135,6 +140,25 @@ class CRecord(Record):
             self._fields = [Field(f.name, from_c(f.type), f.offset, f.bit_offset, f.bit_size or 0)
                             for f in self.c_type.fields]
         return self._fields
+
+
+def alignment(c_type):
+    """The alignment of a C type (elf.types) in bytes; of a packed struct, what its layout says."""
+    from rawbpf.elf import types as c
+    bare = c.strip(c_type)
+    while isinstance(bare, c.Array):
+        bare = c.strip(bare.element)
+    if not isinstance(bare, c.Struct):
+        return min(max(getattr(bare, "size", 8), 1), 16)
+    align = 1
+    for field in bare.fields:
+        wanted = alignment(field.type)
+        if field.bit_size is None and field.offset % wanted:
+            wanted = 1
+        align = max(align, wanted)
+    while bare.size % align:
+        align >>= 1
+    return align
 
 
 def from_c(c_type, user=None):
