@@ -94,7 +94,7 @@ def test_offset(calls):
         run(calls)
     assert seen.hits == 4
     assert seen.points[0].name.endswith(":give+%d" % length)
-    with pytest.raises(SourceError, match="Offset outside the function bounds \('give' size is"):
+    with pytest.raises(SourceError, match=r"Offset outside the function bounds \('give' size is"):
         sources.expand("uprobe:%s:give+5000" % calls)
 
 
