@@ -76,7 +76,14 @@ def test_lines_that_do_not_count_are_not_looked_at():
 
 
 def test_headers_are_not_needed():
-    assert block("#include <linux/sched.h>\n#include \"missing.h\"\nBEGIN { 1 }") == "1;"
+    assert block("#include <linux/sched.h>\n#include <stdio.h>\n#include \"errno.h\"\nBEGIN { 1 }") == "1;"
+
+
+def test_headers_of_nobody_known():
+    for name in ('"missing.h"', "<lol/no.h>"):
+        with pytest.raises(ScriptError) as caught:
+            block("#include %s\nBEGIN { 1 }" % name)
+        assert caught.value.message == "'%s' file not found" % name.strip('"<>')
 
 
 @pytest.mark.parametrize("script, message", [
@@ -237,7 +244,7 @@ def test_headers_in_the_include_path(tmp_path):
     _, names = prepared("BEGIN { }", includes=[str(tmp_path / "a.h")])
     assert names.type("struct", "b").size == 4
     assert error("BEGIN { }", includes=[str(tmp_path / "none.h")]) == \
-        "ERROR: cannot read '%s': No such file or directory\n" % (tmp_path / "none.h")
+        "ERROR: '%s' file not found\n" % (tmp_path / "none.h")
     (tmp_path / "c.h").write_text("int a;\nstruct c {\n  nonsense x;\n};\n")
     assert error("#include <c.h>\nBEGIN { }", include_paths=[str(tmp_path)]) == \
         "%s:3:3-11: ERROR: unknown type name 'nonsense'\n  nonsense x;\n  ~~~~~~~~\n" % (tmp_path / "c.h")

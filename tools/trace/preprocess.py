@@ -1,7 +1,7 @@
 """What the C lines of a script mean: `#define`, `#if`, `#include`, struct and enum definitions.
 
-No header is needed: types and enums come from BTF, constants from `constants`. An `#include` whose
-file is not in the include path is passed over; one that is there is read by `cdecl`.
+No header of the kernel or of C is needed: types and enums come from BTF, constants from `constants`; an
+`#include` of one is passed over. Files in the include path are read by `cdecl`.
 
 A macro is used in a script as bpftrace uses it: its text is parsed as an expression of its own, so
 that `A * 3` with `#define A 1 + 2` is 9 (and not 7 as in C). Macros with parameters, which
@@ -26,6 +26,16 @@ COMMENT = re.compile(r"""("(?:[^"\\\n]|\\.)*"?)|//[^\n]*|/\*(?s:.*?)(?:\*/|\Z)""
 CONTINUED = re.compile(r"\\[ \t]*\r?\n")
 INCLUDE = re.compile(r'\s*(?:"([^"]*)"|<([^>]*)>)').match
 
+#: Headers of the kernel and of C, whose types and constants are there without them: folders and single files.
+KNOWN_FOLDERS = frozenset("""acpi arpa asm asm-generic bcc bits block bpf clocksource crypto drm dt-bindings fs generated
+    gnu hyperv keys kernel kunit kvm linux math-emu media memory misc mm mtd net netinet netpacket pcmcia ras rdma rpc
+    rv scsi soc sound sys target trace uapi ufs vdso video xen""".split())
+KNOWN_HEADERS = frozenset(name + ".h" for name in """alloca assert byteswap ctype dirent dlfcn elf endian errno error
+    execinfo fcntl features float fnmatch getopt glob grp iconv ifaddrs inttypes iso646 langinfo libgen limits link
+    locale malloc math memory mntent mqueue netdb paths poll pthread pwd regex resolv sched search semaphore setjmp
+    shadow signal spawn stab stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings
+    syscall sysexits syslog termios threads time tgmath ucontext uchar ulimit unistd utime utmp utmpx vmlinux wait wchar
+    wctype wordexp""".split())
 MAX_EXPANSION = 1 << 18
 MAX_INCLUDES = 200
 
@@ -161,6 +171,9 @@ class Names:
             path = os.path.join(base, quoted or system)
             if os.path.isfile(path):
                 return self.include_file(path, span)
+        name = quoted or system
+        if name.split("/")[0] not in KNOWN_FOLDERS and name not in KNOWN_HEADERS:
+            raise ScriptError(span, "'%s' file not found" % name)
 
     def include_file(self, path, span=None):
         """Reads a header. OSError becomes a ScriptError."""
@@ -481,7 +494,7 @@ def prepare(script, find=None, include_paths=(), includes=(), diagnostics=None):
     own = None
     try:
         for path in includes:
-            names.include_file(path)
+            names.include('"%s"' % path, None, ".")
         for item in script.definitions:
             own = item.span
             if item.text.startswith("#"):
