@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from rawbpf.asm import Instruction, decode, encode, slot_numbers
+from rawbpf.asm import AsmError, Instruction, decode, encode, slot_numbers
 from rawbpf.asm.disassembler import text
 from rawbpf.asm.elfwriter import ALLOC, EXEC, FUNC, GLOBAL, PROGBITS, ElfWriter
-from rawbpf.asm.llvm import llvm_ir
+from rawbpf.asm.llvm import compile_llvm, llvm_ir
 from rawbpf.asm.text import assemble
 from rawbpf.elf.image import Image
 from tests.bpfcc import FIXTURES
@@ -171,3 +171,29 @@ def test_what_llvms_assembler_makes_of_our_text(tmp_path):
     llvm("llvm-mc", "-triple=bpfel", "-mcpu=v4", "-filetype=obj", source, "-o", made)
     image = Image.open(str(made))
     assert bytes(image.data(image.section(".text"))) == expected
+
+
+@pytest.mark.parametrize("cpu", ["v2", "v3", "v4"])
+def test_llvmlite(tmp_path, cpu):
+    """The LLVM of the package llvmlite: its objects beside llvm-objdump, its assembly text beside llvm-mc."""
+    seen = 0
+    for seed in range(12):
+        function = program(seed, size=16, atomics=cpu != "v2")
+        try:
+            data, theirs = compile_llvm(llvm_ir(function, cpu), cpu)
+        except AsmError as error:
+            assert "stack limit" in str(error)
+            continue
+        (tmp_path / "p.o").write_bytes(data)
+        seen += compare(tmp_path / "p.o")
+        (tmp_path / "p.s").write_text(theirs)
+        llvm("llvm-mc", "-triple=bpfel", "-mcpu=" + cpu, "-filetype=obj", tmp_path / "p.s", "-o", tmp_path / "q.o")
+        image = Image.open(str(tmp_path / "q.o"))
+        code = decode(bytes(image.data(image.section(".text"))), "little")
+        maps = "".join(".ksym %s\n" % name for name in sorted(set(re.findall(r"= ([a-z]\w*\.[\w.]+) ll", theirs))))
+        made = assemble(maps + theirs, strict=False).sections[".text"].instructions
+        assert len(made) == len(code)
+        for ours, instruction in zip(made, code):
+            # calls and addresses of symbols are relocations in the object
+            assert ours == instruction or instruction.code in (0x18, 0x85) and ours[:2] == instruction[:2]
+    assert seen > 300
