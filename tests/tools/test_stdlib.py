@@ -39,7 +39,7 @@ def test_relatives_of_the_task(rawbpf):
 
 def test_assertions(rawbpf, refused):
     done = rawbpf("trace", "-q", "-e", 'begin { assert(1 == 1, "one"); assert(1 == 2, "two"); }')
-    assert done.returncode == 1 and "one" not in done.stderr
+    assert done.returncode == 1 and "failed: one" not in done.stderr
     assert re.search("^stdlib/base.bt:.*: ERROR: assert failed: two\nstdin:1:32-53: ERROR: expanded from$", done.stderr, re.M)
     assert refused('static_assert(sizeof(uint32) == 8, "four");') == "four"
     assert refused("assert_str(1);") == "string-like values must be either strings, arrays or pointers"
@@ -87,3 +87,141 @@ def test_records_are_the_same_in_any_order(lines):
 def test_enumerators_of_the_kernel_have_names(lines):
     assert lines('$r = BPF_MAP_TYPE_HASH; printf("%d, %s\\n", $r, $r); print(BPF_MAP_TYPE_HASH + 1);') == [
         "1, BPF_MAP_TYPE_HASH", "2"]
+
+
+def test_searching_in_strings(lines):
+    assert lines('$s = "abcdef"; $n = "cd"; $m = "ef"; $x = "zz"; $e = "";'
+                 " print((strstr($s, $n), strstr($s, $m), strstr($s, $x), strstr($s, $e), strcontains($s, $n), strcontains($s, $x)));"
+                 ' print((strstr("abc", "c"), strstr($s, "ef"), strcontains($s, "q"), strstr(comm, $n)));') == [
+        "(2, 4, -1, 0, true, false)", "(2, 4, false, -1)"]
+
+
+@pytest.mark.parametrize("text, part", [("aaab", "aab"), ("abcabd", "abd"), ("", "a"), ("a", ""), ("aaaa", "aaaaa"), ("abab", "ba")])
+def test_searching_is_the_same_without_the_kernels_function(text, part):
+    """What is a loop before Linux 6.17."""
+    from rawbpf.tools.trace import Script
+    from rawbpf.tools.trace.machine import Machine
+    known = Machine.has_kfunc
+    try:
+        for has in (known, lambda machine, name, type: False):
+            Machine.has_kfunc = has
+            with Script('begin { $t = "%s"; $p = "%s"; printf("%%d", strstr($t, $p)); exit() }' % (text, part)) as script:
+                assert [event.arguments[0] for event in script] == [text.find(part)]
+    finally:
+        Machine.has_kfunc = known
+
+
+def test_joining_and_measuring_strings(lines, refused):
+    assert lines('$s = "abc"; print(str_concat("ab", "cd")); print((str_concat($s, $s), strlen(str_concat($s, "de")))); '
+                 'print((strcap("abc"), strcap($s), strlen($s))); print(str_concat(comm, "!") != comm);') == [
+        "abcd", "(abcabc, 5)", "(4, 4, 3)", "true"]
+    assert refused("print(strlen(1));") == "string-like values must be either strings, arrays or pointers"
+    assert refused("print(strcap((int32 *)1));") == "string-like pointers must point to a char-like type"
+
+
+def test_memcmp(lines, refused):
+    assert lines('$a = "abc"; print((memcmp($a, "abd", 3), memcmp($a, "abd", 2), memcmp("abd", $a, 3), memcmp((int32)1, (int32)2, 4)));') == [
+        "(-1, 0, 1, -1)"]
+    assert "of 9 bytes" in refused('print(memcmp("abc", "abc", 9));')
+
+
+def test_literals_are_told_from_values(lines):
+    assert lines('$a = 1; print((is_literal(1), is_literal("a"), is_literal(true), is_literal(1 + 2), is_literal((1, 2)))); '
+                 "print((is_literal(pid), is_literal($a)));") == ["(true, true, true, true, true)", "(false, false)"]
+
+
+def test_names_of_numbers(lines):
+    assert lines("$m = 1; $n = 9999; print((strerror(2), strerror(999), strerror(-2), strerror(0), strerror($m), strerror(-$m), strerror($n)));"
+                 " print((signal_name(2), signal_name(99), signal_name(0), signal_name(34), signal_name($m), signal_name($n)));"
+                 " print((syscall_name(__NR_read), syscall_name($n), syscall_name(SYS_execve)));") == [
+        "(No such file or directory, Unknown error, No such file or directory, Success, Operation not permitted, Operation not permitted, "
+        "Unknown error)", "(Interrupt, N/A, Unknown signal 0, Real-time signal 0, Hangup, N/A)", "(read, Unknown syscall, execve)"]
+
+
+def test_find(lines, refused):
+    assert lines('@m[1] = 5; @t[1] = (1, "hello"); @c[1, "a"] = count(); let $v; let $t; $n = (int64)0; '
+                 "print((find(@m, 1, $v), $v)); print((find(@m, 2, $v), $v)); if (find(@t, 1, $t)) { print($t.1); } "
+                 'print((find(@c, (1, "a"), $n), $n)); clear(@m); clear(@t); clear(@c);') == [
+        "(true, 5)", "(false, 5)", "hello", "(true, 1)"]
+    assert refused("@m[1] = 5; print(find(@m, 1, 3));") == "Call to find() has arguments that do not match any definition."
+    assert "scalar map" in refused("@m = 5; let $v; print(find(@m, 1, $v));")
+
+
+def test_config_is_a_record(lines):
+    assert lines("print((config.max_strlen, config.stack_mode, config().print_maps_on_exit));",
+                 head="config = { max_strlen = 64; stack_mode = perf }") == ["(64, perf, true)"]
+
+
+def test_kfuncs(lines, refused):
+    assert lines('print((kfunc_exist("bpf_map_sum_elem_count"), kfunc_exist("no_such_function"), kfunc_allowed("no_such_function")));') == [
+        "(true, false, false)"]
+    assert refused("$a = comm; print(kfunc_exist($a));") == "kfunc_exist() accepts a string literal only"
+
+
+@pytest.mark.parametrize("probe, call, message", [
+    ("begin", "socket_cookie(curtask)", 'socket_cookie can not be used with "begin" probes'),
+    ("begin", 'skboutput("x", curtask, 1, 0)', 'skboutput can not be used with "begin" probes'),
+    ("begin", "override(1)", "override() can only be used inside kprobes"),
+    ("begin", "path(curtask)", "The path function can only be used with 'fentry', 'fexit', 'iter' probes"),
+    ("begin", 'uaddr("x")', 'uaddr can not be used with "begin" probes'),
+    ("begin", "usermode", 'usermode can not be used with "begin" probes'),
+    ("begin", "write_user(1, 2, 3)", "write_user() is unsafe. To use you need the --unsafe flag"),
+    ("begin", 'percpu_kaddr("no_such_variable")', 'Could not resolve variable "no_such_variable" from BTF'),
+    ("begin", "comm(1)", "Syntax comm(PID) is not supported in this probe type yet. Type: special"),
+    ("begin", 'comm("a")', "Only integer supported for comm()'s pid"),
+])
+def test_where_functions_do_not_work(refused, probe, call, message):
+    assert refused("print(%s);" % call, probe=probe) == message
+
+
+TARGET = """
+#include <unistd.h>
+int counter = 7; char small = 3; short mid = 9; long big = 11; const char *prompt = "hello>"; char room[8] = "before";
+__attribute__((noinline)) int work(int x) { __asm__ volatile("" : "+r"(x)); return x + 1; }
+int main(void) { volatile char first = prompt[0]; (void)first; int s = 0; for (int i = 0; i < 3; i++) { s = work(s); usleep(1000); } return write(1, room, 6) != 6; }
+"""
+
+
+@pytest.mark.parametrize("flags", [("-pie",), ("-no-pie",)])
+@pytest.mark.parametrize("probe", ["uprobe", "uretprobe"])
+def test_uaddr(rawbpf, compile_c, probe, flags):
+    program = compile_c(TARGET, "-O1", "-fno-pie" if flags == ("-no-pie",) else "-fPIE", *flags, name="uaddr")
+    done = rawbpf("trace", "-q", "-c", program, "-e", probe + ":%s:work { printf(\"%%d %%d %%d %%d %%s|\", *uaddr(\"counter\"), *uaddr(\"small\"), "
+                  "*uaddr(\"mid\"), *uaddr(\"big\"), str(*uaddr(\"prompt\"))); exit() }" % program)
+    assert "7 3 9 11 hello>|" in done.stdout, done.stderr
+
+
+def test_comm_of_another_process(rawbpf):
+    """In programs that may call bpf_task_from_pid: here a profile's (Linux 6.12 and later)."""
+    done = rawbpf("trace", "-q", "-e", "profile:hz:99 { print((comm(%d), comm(99999999))); exit() }" % os.getpid())
+    with open("/proc/self/comm") as file:
+        assert done.stdout.split("\n")[0] == "(%s, N/A)" % file.read().strip()
+    assert "WARNING: No such process (pid=99999999)" in done.stderr
+
+
+def test_time_series(rawbpf):
+    """Values in one interval of an hour, unless an hour begins just now."""
+    script = ('config = { unstable_tseries = enable } begin { @l = tseries(4, 1h, 3); @l = tseries(5, 1h, 3); @m[1] = tseries(-3, 1h, 5, "min"); '
+              '@m[1] = tseries(-5, 1h, 5, "min"); @x = tseries(1, 1h, 5, "max"); @x = tseries(9, 1h, 5, "max"); @a = tseries(7, 1h, 2, "avg"); '
+              '@a = tseries(-4, 1h, 2, "avg"); @s = tseries((uint64)7, 1h, 2, "sum"); @s = tseries((uint64)8, 1h, 2, "sum"); exit() }')
+    done = rawbpf("trace", "-q", "-f", "json", "-e", script)
+    assert [int(number) for number in re.findall(r'"value":(-?\d+)', done.stdout)] == [1, 5, -5, 15, 9]
+    assert re.search(r'^{"type": "tseries", "data": {"@m": {"1": \[{"interval_start":"\d{4}-\d\d-\d\d \d\d:00:00.000000000","value":-5}\]}}}$',
+                     done.stdout, re.M)
+    done = rawbpf("trace", "-q", "-e", "begin { @ = tseries(4, 1h, 3); exit() }")
+    graph = ["@:", " " * 19 + "3".ljust(21) + "5".rjust(32), "hh:mm:ss.ns        |" + "_" * 51 + "|", None,
+             " " * 19 + "v" + "_" * 51 + "v", " " * 19 + "3".ljust(21) + "5".rjust(32)]
+    found = done.stdout.rstrip("\n").split("\n")[2:]
+    assert len(found) == 6 and re.match(r"^\d\d:00:00\.000000000 \|" + " " * 25 + r"\*" + " " * 25 + r"\| 4$", found[3])
+    assert [line for line in found if line != found[3]] == [line for line in graph if line is not None]
+    assert done.stderr == ("WARNING: Script is using an unstable feature: tseries. To prevent this warning you must explicitly enable it in "
+                           "the config e.g. unstable_tseries=enable\n")
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ("1, 0, 1", "tseries() interval_ns must be >= 1 (0 provided)"), ("1, 1s, 0", "tseries() num_intervals must be >= 1 (0 provided)"),
+    ("1, 1s, 1000001", "tseries() num_intervals must be < 1000000 (1000001 provided)"),
+    ('1, 1s, 5, "stats"', 'tseries() expects one of the following aggregation functions: avg, max, min, sum ("stats" provided)'),
+])
+def test_time_series_refuse(refused, arguments, message):
+    assert refused("@ = tseries(%s);" % arguments) == message

@@ -171,3 +171,21 @@ def test_types_that_do_not_mix():
     assert promote(INT64, String(4)) is None
     assert promote(Tuple([INT64]), Tuple([INT64, INT64])) is None
     assert promote(String(4), String(9)).size == 9
+
+
+def test_a_time_series_is_drawn_as_bpftrace_draws_it():
+    """A zigzag of bpftrace's documentation, and an interval without a value."""
+    from rawbpf.tools.trace.timeseries import Series, TimeSeries
+    kind = TimeSeries(10 ** 8, 20, "", True)
+    points = [(1700000000 * 10 ** 9 + i * 10 ** 8, value) for i, value in enumerate([-5, -4, 0, 1, 5, None])]
+    lines = kind.text(Series(points)).split("\n")
+    assert lines[0] == "             -5                                                  5"
+    assert lines[1] == "hh:mm:ss.ms  |___________________________________________________|"
+    drawn = [line[12:] for line in lines[2:8]]
+    assert drawn == [" *                         .                         | -5", " |    *                    .                         | -4",
+                     " |                         *                         | 0", " |                         .    *                    | 1",
+                     " |                         .                         * 5", " |                         .                         | -"]
+    assert lines[2][8:12] == ".000" and lines[5][8:12] == ".300"
+    assert lines[8:] == ["             v___________________________________________________v",
+                         "             -5                                                  5", ""]
+    assert kind.text(Series([])) == "<no data>"

@@ -40,6 +40,10 @@ class Aggregate(ValueType):
     def json(self, value):
         return json_number(value)
 
+    def together(self, values, host):
+        """What is printed of all the values of a map."""
+        return values
+
     def scaled(self, value, div):
         return divide(value, div)
 

@@ -159,6 +159,9 @@ class MapInfo:
             else:
                 value = kind.decode(cells[0], host)
             rows.append((key if key is None else self.key_type.decode(key, host), value, key))
+        if kind.aggregate:
+            values = kind.together([value for _, value, _ in rows], host)
+            rows = [(key, value, raw) for (key, _, raw), value in zip(rows, values)]
         if not self.scalar:
             rows.sort(key=self._order)
             if top and len(rows) > top:

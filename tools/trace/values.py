@@ -29,6 +29,10 @@ class Host:
     def cgroup_path(self, cgroup_id, pattern):
         return ""
 
+    def wall_clock(self, nsecs, mode):
+        """Nanoseconds since 1970 of a time; mode as below."""
+        return nsecs
+
     def timestamp(self, nsecs, mode, form):
         """strftime() of a time; mode: 0 since boot, 1 monotonic, 2 tai, 3 wall clock of the program."""
         return str(nsecs)

@@ -171,6 +171,9 @@ class _WriteUser(Builtin):
         if not r.options.unsafe:
             r.error(call, "write_user() is unsafe. To use you need the --unsafe flag")
         r.arguments(self, call)
+        if not r.script.machine.has_helper("bpf_probe_write_user", r.point.program_type):
+            r.error(call, "write_user() is not possible here: this kernel does not let programs write to user memory "
+                    "(bpf_probe_write_user; lockdown forbids it)")
         source, length = call.arguments[1].type, r.constant(call.arguments[2])
         if length < 0 or not isinstance(source, Pointer) and length > source.size:
             r.error(call.arguments[2], "write_user(): %d bytes of a value of %d bytes" % (length, source.size))

@@ -313,45 +313,50 @@ class _Search(_OfTexts):
         f.jump(done)
 
     def _by_callback(self, b, text, size, wanted, most):
-        """One step a turn: the next byte of both agrees, or the search starts again one further. The state: the two
-        addresses, where in the text this attempt began, how many bytes agree, the result."""
+        """One step a turn: the next byte of both agrees, or the search starts again one further. On the stack the
+        addresses of both and of the numbers; the numbers (where in the text this attempt began, how many bytes agree, the
+        result) in scratch memory, whose contents the verifier does not follow: else it would walk every turn."""
         from rawbpf.asm import ir
         f = b.f
-        state = f.slot(40)
-        for offset, value in ((0, text), (8, wanted), (16, 0), (24, 0), (32, -1)):
+        numbers = b.scratch.place(types.Array(UINT64, 3))
+        for offset, value in ((0, 0), (8, 0), (16, -1)):
+            f.store(numbers.base, numbers.off + offset, value, 8)
+        state = f.slot(24)
+        for offset, value in ((0, text), (8, wanted), (16, b.address(numbers))):
             f.store(state, offset, value, 8)
         b.callbacks += 1
         g = ir.Function("%s_find%d" % (f.name, b.callbacks), 2)
-        state_in = g.params[1]
-        start, same = g.load(state_in, 16, 8), g.load(state_in, 24, 8)
+        own = g.params[1]
+        at_hand = g.load(own, 16, 8)
+        start, same = g.load(at_hand, 0, 8), g.load(at_hand, 8, 8)
         stop, check, here, inside, look, agree, differ = [g.block() for _ in range(7)]
         g.branch("<", same, most, check, here)
         g.position(check)
-        need = g.load(g.alu("+", g.load(state_in, 8, 8), same), 0, 1)
+        need = g.load(g.alu("+", g.load(own, 8, 8), same), 0, 1)
         g.branch("==", need, 0, here, inside)
         g.position(here)                # the whole part agrees
-        g.store(state_in, 32, start, 8)
+        g.store(at_hand, 16, start, 8)
         g.jump(stop)
         g.position(inside)
         at = g.copy(g.alu("+", start, same))
         g.branch("<", at, size, look, stop)
         g.position(look)
-        have = g.load(g.alu("+", g.load(state_in, 0, 8), at), 0, 1)
+        have = g.load(g.alu("+", g.load(own, 0, 8), at), 0, 1)
         g.branch("==", have, need, agree, differ)
         g.position(agree)
-        g.store(state_in, 24, g.alu("+", same, 1), 8)
+        g.store(at_hand, 8, g.alu("+", same, 1), 8)
         g.ret(0)
         g.position(differ)
         more = g.block()
         g.branch("==", have, 0, stop, more)
         g.position(more)
-        g.store(state_in, 16, g.alu("+", start, 1), 8)
-        g.store(state_in, 24, 0, 8)
+        g.store(at_hand, 0, g.alu("+", start, 1), 8)
+        g.store(at_hand, 8, 0, 8)
         g.ret(0)
         g.position(stop)
         g.ret(1)
         f.call("bpf_loop", min(size * most, 1 << 23), f.func(g), f.address(state), 0)
-        return f.load(state, 32, 8)
+        return f.load(numbers.base, numbers.off + 16, 8)
 
 
 @register
