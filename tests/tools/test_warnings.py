@@ -44,6 +44,10 @@ def test_no_warnings(rawbpf):
     assert (done.returncode, done.stderr) == (1, "ERROR: -k, --warnings conflicts with --no-warnings\n")
 
 
+def test_programs_without_maps_are_loaded_once(rawbpf):
+    assert rawbpf("trace", "-e", "begin { }").stderr == "Attached 1 probe\n"
+
+
 @pytest.mark.peer
 def test_it_is_bpftraces():
     from tests.peers import bpftrace

@@ -115,7 +115,7 @@ class Session:
 
     def start(self):
         """`load` unless that was done, run BEGIN, attach every probe."""
-        if not self.maps:
+        if not self.programs:
             self.load()
         for info in self.compiled.kernel_maps.values():
             for key, value in enumerate(info.content):
