@@ -1,4 +1,5 @@
-"""`rawbpf load OBJ.o`: load the programs of a BPF object file, attach or pin them, say what came of it.
+"""`rawbpf load OBJ.o`: load the programs of a BPF object file, or of assembly text, attach or pin them, say what came
+of it.
 
     rawbpf load execsnoop.bpf.o --attach          until Ctrl-C
     rawbpf load xdp.bpf.o --only pass --pin /sys/fs/bpf/demo
@@ -23,7 +24,8 @@ OPTIONS = (
     Option("verbose", "v", "verbose", "", "print the verifier's log of what was refused"),
     Option("help", "h", "help", "", "print this"),
 )
-USAGE = "usage: rawbpf load OBJ.o [--attach] [--pin DIR] [--only NAME] [--json]\n"
+USAGE = ("usage: rawbpf load OBJ.o [--attach] [--pin DIR] [--only NAME] [--json]\n"
+         "       rawbpf load PROGRAM.s ...         (assembly text)\n")
 
 
 def run(argv):
@@ -40,19 +42,41 @@ def run(argv):
         sys.stderr.write("ERROR: %s\n%s" % (error, USAGE))
         return 1
     from rawbpf.elf.image import ElfError
-    from rawbpf.loader import KernelError, Object, ObjectError
+    from rawbpf.asm import AsmError
+    from rawbpf.loader import KernelError, ObjectError
     try:
         options = {name: parsed.get(option) for name, option in (("btf_path", "btf"), ("pin_root", "pin_maps"))
                    if parsed.get(option)}
-        with Object.open(operands[0], **options) as obj:
+        with _opened(operands[0], options) as obj:
             return _load(obj, parsed)
-    except (ElfError, ObjectError, KernelError, OSError) as error:
+    except (ElfError, ObjectError, KernelError, AsmError, OSError) as error:
         sys.stderr.write("ERROR: %s\n" % error)
         return 1
 
 
+def _opened(path, options):
+    """The Object of an object file, or of assembly text."""
+    from rawbpf.loader import Object, ObjectError
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4096)
+    except OSError as error:
+        raise ObjectError("%s: %s" % (path, error.strerror)) from None
+    if start.startswith(b"\x7fELF") or not start:
+        return Object.open(path, **options)
+    if b"\0" in start:
+        raise ObjectError("%s: neither an ELF object nor assembly text" % path)
+    from rawbpf.asm import assemble_files, write_object
+    from rawbpf.loader.uapi import MAP_TYPES
+    from .kernel_symbols import kernel_type
+    return Object.parse(write_object(assemble_files([path]), MAP_TYPES, kernel_type), path, **options)
+
+
 def _load(obj, parsed):
     from rawbpf.loader import KernelError, LinkGroup, ObjectError
+    if not obj.programs and not obj.maps:
+        raise ObjectError("%s: there is no program in it: the name of a section, like xdp or kprobe/NAME, says that it "
+                          "holds one" % obj.file.path)
     names = obj.select(parsed.get("only"))
     # Ctrl-C while this loads leaves nothing: all is held by descriptors until it is pinned.
     rows, failed, maps_refused = [], False, None

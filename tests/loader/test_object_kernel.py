@@ -163,7 +163,7 @@ def test_the_command_pins(data, tmp_path):
 def test_the_command_names_what_is_wrong(rawbpf, tmp_path):
     (tmp_path / "text").write_text("no object")
     done = rawbpf("load", tmp_path / "text")
-    assert done.returncode == 1 and "not an ELF file" in done.stderr
+    assert done.returncode == 1 and "text:1:1: expected an instruction" in done.stderr
     done = rawbpf("load", tmp_path / "absent")
     assert done.returncode == 1 and "No such file" in done.stderr
     done = rawbpf("load")

@@ -156,6 +156,21 @@ def test_loaded_programs(run, tmp_path):
     assert "no such prog" in one_error(run("disasm", "--id", info.id))
 
 
+@pytest.mark.root
+def test_load_takes_assembly_text(run, tmp_path):
+    (tmp_path / "p.s").write_text('.license "GPL"\n.map m array key=4 value=8 max_entries=2\n.section socket\n'
+                                  "prog: r1 = map[m] ll\nr0 = 0\nexit\n")
+    assert run("load", "p.s") == (0, b"loaded    prog  (socket_filter, section socket)\n"
+                                  b"map       m  (array, key 4, value 8, 2 entries)\n", b"")
+    (tmp_path / "p.s").write_text("r0 = 0\nexit\n")
+    assert "p.s: there is no program in it" in one_error(run("load", "p.s"))
+    (tmp_path / "p.s").write_text(".section xdp\nr0 = q\n")
+    assert "p.s:2:6: " in one_error(run("load", "p.s"))
+    (tmp_path / "junk").write_bytes(bytes(range(256)))
+    assert "junk: neither an ELF object nor assembly text" in one_error(run("load", "junk"))
+    assert "nothere: No such file" in one_error(run("load", "nothere"))
+
+
 # what is wrong
 
 @pytest.mark.parametrize("text, line, said", [
@@ -238,17 +253,6 @@ def test_trace_without_llvmlite(run, monkeypatch):
     assert one_error(run("trace", "--codegen", "llvm", "-e", "BEGIN { exit(); }")) == \
         "ERROR: --codegen llvm needs the package llvmlite: pip install 'rawbpf[llvm]'\n"
     assert "--codegen takes rawbpf or llvm" in one_error(run("trace", "--codegen", "gcc", "-e", "BEGIN { exit(); }"))
-
-
-def test_llvm_is_not_asked_for_what_ends_the_process():
-    from rawbpf.asm.ir import Function
-    from rawbpf.tools.trace.llvm import _divides_signed, code_of
-    for operator, signed in (("/", False), ("%", False), ("s/", True), ("s%", True)):
-        f = Function("f", 1)
-        f.ret(f.alu(operator, f.params[0], 7))
-        assert _divides_signed(f, set()) == signed
-    with pytest.raises(RuntimeError, match="instruction set v4"):
-        code_of(f, "v3")
 
 
 def test_damaged_objects(tmp_path):
