@@ -8,7 +8,7 @@ was put aside is taken up. Level 1 keeps only the walk that led to the end, leve
 import re
 from typing import NamedTuple, Optional
 
-from .refusals import KINDS, kind_of
+from .refusals import KINDS, kind_of_all
 from .verifier import failing_slot, messages
 
 _STEP = re.compile(r"^\s*(\d+): (?:\([0-9a-f]{2}\) (.*?)|(BUG_[0-9a-f]{2}))(?:\s+; (.*))?$")
@@ -159,7 +159,7 @@ def _forget(known, text):
 def explain(log):
     """An Explanation of the verifier's `log` (level 1 or 2 tells most)."""
     lines = messages(log)
-    kind = next((kind for kind in map(kind_of, lines) if kind != "other"), "other")
+    kind = kind_of_all(lines)
     cause, fix = KINDS[kind]
     slot, walked = failing_slot(log), steps(log)
     if slot is None and walked:
@@ -171,5 +171,7 @@ def explain(log):
     last = walked[-1]
     if kind == "uninitialised-register" and last.text == "exit":
         kind = "no-return-value"
-        cause, fix = KINDS[kind]
+    elif lines and "subsystem misconfigured" in lines[-1] and last.text.startswith("call bpf_tail_call"):
+        kind = "wrong-map-type"     # 5.10's words for a map that is no program array
+    cause, fix = KINDS[kind]
     return Explanation("; ".join(lines), kind, cause, fix, slot, last.text, _known(walked), last.source, path(walked))

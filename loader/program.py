@@ -259,7 +259,8 @@ class Program(BpfObject):
             # head and tail room that a program may grow its packet into
             data_size_out = len(data_in) + 512 if data_in else 0
         if ctx_size_out is None:
-            ctx_size_out = len(ctx_in) if self.type not in ("raw_tracepoint", "syscall") else 0
+            # the kernel writes its whole structure, also where less went in
+            ctx_size_out = max(len(ctx_in), 512) if ctx_in and self.type not in ("raw_tracepoint", "syscall") else 0
         data_out, ctx_out = bytearray(data_size_out), bytearray(ctx_size_out)
         if self.type == "raw_tracepoint":
             repeat = 0
@@ -272,7 +273,7 @@ class Program(BpfObject):
                 flags=flags, cpu=cpu, batch_size=batch_size)
         except OSError as error:
             raise refused("test run of %s program %s" % (self.type, self.name), error,
-                          _permissions(self.type), invalid=_test_run_text(self.type, error.errno)
+                          _permissions(self.type), invalid=_test_run_text(self.type, error.errno, bool(data_in), bool(ctx_in))
                           ) from None
         ctx_left = ctx_in if self.type == "syscall" else ctx_out[:answer["ctx_size_out"]]
         return TestRun(answer["retval"], answer["duration"],
@@ -299,13 +300,25 @@ def _permissions(type):
     return "net" if type in _NET else "trace" if type in _TRACE else "bpf"
 
 
-def _test_run_text(type, code):
-    if code in (errno.ENOTSUP, errno.EINVAL, 524) and type in ("kprobe", "tracepoint", "perf_event"):
+def _test_run_text(type, code, data, ctx):
+    if code in (errno.ENOTSUP, 524) or code == errno.EINVAL and type in ("kprobe", "tracepoint", "perf_event"):
+        since_when = {"raw_tracepoint": (5, 10), "sk_lookup": (5, 14), "syscall": (5, 14), "netfilter": (6, 4)}.get(type)
+        if since_when and kernel.release() < since_when:
+            return since(since_when, "a test run of %s programs" % type)
         return "the kernel cannot test-run %s programs" % type
-    if code in (errno.ENOTSUP, errno.EINVAL, 524) and type == "raw_tracepoint":
-        return since((5, 10), "a test run of raw tracepoint programs")
+    if code == errno.EINVAL and type in ("raw_tracepoint", "syscall"):
+        return "it takes a context and no packet" if data else \
+            "the context must hold all that the program reads of it"
+    if type == "sk_lookup" and code in (errno.EINVAL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT):
+        return "it takes no packet, and as context a struct bpf_sk_lookup whose family (u32 at byte 8) is 2 or 10 and " \
+            "whose protocol (byte 12) is 6 or 17"
+    if code == errno.EINVAL and type == "netfilter" and ctx:
+        return "it takes a packet and no context"
     if code == errno.EINVAL and type in _NET:
-        return "data must hold at least a 14-byte Ethernet header"
+        return "data must hold at least a 14-byte Ethernet header" + (
+            ", and what the kernel sets of a context must be 0" if ctx else "")
+    if code == errno.EFAULT and type == "tracing":
+        return "the kernel runs it only where it is attached"
     if code == errno.ENOSPC:
         return "the output is larger than data_size_out or ctx_size_out"
     return ""

@@ -32,6 +32,9 @@ KINDS = {
     "out-of-bounds-memory": (
         "the access can lie outside the memory that the pointer refers to",
         "keep offset plus size within the memory's size; bound a variable one on both sides first"),
+    "struct-field": (
+        "the kernel's structure has no field there that may be accessed with this size",
+        "use the offset and size of one of its fields, as its BTF (or a CO-RE relocation) says"),
     "context-access": (
         "this program type's context has no field that may be accessed at this offset with this size",
         "use an offset and a size of a field of the context, and write only to fields that allow it"),
@@ -72,7 +75,7 @@ KINDS = {
         "the helper or the program does not work with this type of map",
         "use a map of the type that it is for"),
     "bad-map-reference": (
-        "the instruction refers to no map, BTF object or kernel symbol that there is",
+        "the program refers to a map, BTF object or kernel symbol that is not there, or to too many of them",
         "create the map first and pass its descriptor; name maps and symbols instead of numbers"),
     "unbounded-loop": (
         "the verifier found a loop whose end it cannot see",
@@ -125,6 +128,13 @@ KINDS = {
     "packet-load": (
         "the old packet loads (r0 = *(u8 *)skb[...]) cannot be used here",
         "use them only in socket filters and traffic classifiers, with the context in r6; else bpf_skb_load_bytes"),
+    "missing-in-kernel": (
+        "the object needs a type, field or function that this kernel does not have (its relocation has failed), and "
+        "the program can get there",
+        "ask first: bpf_core_field_exists(), bpf_core_type_exists(), bpf_ksym_exists(), and branch on the answer"),
+    "write-only": (
+        "the map may not be read by programs (BPF_F_WRONLY_PROG)",
+        "create the map without that flag, or read it from user space"),
     "read-only": (
         "the memory may only be read",
         "write to the stack, a map value or a record instead"),
@@ -146,6 +156,10 @@ KINDS = {
     "kptr": (
         "a kernel pointer kept in a map value is not accessed as it must be",
         "load and store it with 8-byte accesses of its exact place; exchange referenced ones with bpf_kptr_xchg"),
+    "special-field": (
+        "a timer, work queue, list, tree or other special field of a map value is not declared, not where the call "
+        "needs it, or is touched by a plain load or store",
+        "declare it in the value's type (the map needs BTF), pass its exact address, and use its helpers only"),
     "untrusted-pointer": (
         "the called function wants a pointer that is known to be valid, and this one may be stale",
         "acquire the object, or use it in the program and section (RCU) that guarantees it"),
@@ -171,8 +185,8 @@ KINDS = {
         "this kernel or its JIT does not support it here",
         "use a newer kernel or another way to do it"),
     "too-large": (
-        "the program has more instructions than this kernel or user may load",
-        "split it, or load it with CAP_BPF (one million instructions instead of 4096)"),
+        "the program, as the verifier rewrites it, is larger than its jumps reach",
+        "split it into functions or tail calls, or use gotol (6.6) for jumps across most of it"),
     "verifier-bug": (
         "the verifier itself failed",
         "report it to the kernel's developers with the program; try another kernel"),
@@ -182,9 +196,14 @@ KINDS = {
 # First match wins: the specific before the general. R%d is "arg#%d" or a stack argument in newer kernels.
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in (
     ("verifier-bug", r"verifier (?:bug|BUG|internal error|backtracking bug|insn history bug)|verifier is misconfigured|"
-                     r"kernel subsystem misconfigured|^BUG\b"),
-    ("too-complex", r"BPF program is too (?:large\. Processed|complex)|jumps is too complex|analysis exceeded complexity"),
-    ("too-large", r"program (?:is )?too large|prog is too large"),
+                     r"kernel subsystem misconfigured|^BUG\b|internal bug|bpf verifier .*misconfigured|BPF_PTR_POISON|"
+                     r"(?:invalid|unknown) return type|invalid map_ptr to access|unhandled dynamic return|"
+                     r"Unhandled enum type|inconsistent KF_|acquire kernel function does not|failed to mark s32|"
+                     r"unknown stack slot|allocated_stack too small"),
+    ("missing-in-kernel", r"#(?:195896080|2002000000)\b"),
+    ("too-complex", r"BPF program is too (?:large\. Processed|complex)|jumps is too complex|analysis exceeded complexity|"
+                    r"could not be pushed|failed to push state for failed lock|too many iterations"),
+    ("too-large", r"cannot be patched due to 16-bit range"),
     ("unbounded-loop", r"infinite loop detected|back-edge from insn|loop detected|iteration limit reached"),
     ("capability", r"!root|CAP_\w+|unpriv"),
     ("uninitialised-register", r"!read_ok|unexpected __bpf_trap|stack arg\d* is not initialized|"
@@ -193,16 +212,25 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in (
                             r"reading from stack .*poisoned"),
     ("gpl-only", r"GPL[- ](?:restricted|only|compatible)|non-GPL"),
     ("exception", r"exception|bpf_throw"),
-    ("kptr", r"\bkptr\b|BPF_ST imm must be 0"),
+    ("return-value", r"(?:At \w+(?: \w+)? exit|In async callback) the register"),
+    ("special-field", r"has no valid bpf_(?!\w*lock)|'struct bpf_(?:timer|wq|list\w*|rb_\w+|refcount|task_work)'|"
+                      r"bpf_(?:timer|wq|list_head|rb_root|refcount|task_work)\b.* cannot be accessed|"
+                      r"has to have BTF in order to use bpf_(?!\w*lock)|bpf_timer is mangled|must be at the constant offset"),
+    ("kptr", r"\bkptr\b|BPF_ST imm must be 0|store to uptr|accessed indirectly by helper|direct access to \S+ is disallowed|"
+             r"access size must be BPF_DW"),
     ("lock", r"-ed region|spin_?lock|_unlock|_lock\b|same lock|bpf_rcu_read|rcu read (?:un)?lock|RCU (?:CS|critical)|"
              r"preempt_(?:dis|en)able|enable preemption|preemption disabled|local_irq|irq (?:state|flag)|holding a lock|"
-             r"active lock|held lock|must be held for"),
+             r"active lock|held lock|must be held for|can't (?:res_)?spin_|"
+             r"acquire lock state"),
     ("sleepable", r"sleep"),
     ("helper-not-allowed", r"program of this type cannot use helper|^unknown func bpf_\w+#\d+|"
                            r"helper call is not allowed|calling kernel function \S+ is not allowed|"
-                           r"func \S+ (?:not )?supported (?:only )?for|is only allowed in bpf_lsm"),
+                           r"func \S+ (?:not )?supported (?:only )?for|is only allowed in bpf_lsm|"
+                           r"cannot be used in tracing programs on"),
     ("unknown-function", r"^invalid func \S*\d+|^unknown func|invalid kernel function|kernel (?:function )?btf_id|"
-                         r"cannot find address for kernel function|failed to find BTF for kernel function"),
+                         r"cannot find address for kernel function|failed to find BTF for kernel function|"
+                         r"address of kernel func\S* \S+ is out of range|too many different module BTFs|"
+                         r"negative offset disallowed for kernel module"),
     ("reference-leak", r"[Uu]nreleased reference|[Ll]eaking reference|reference leak|reference has not been acquired|"
                        r"release (?:kernel )?(?:helper|kfunc|function) .*expects|unacquired reference|"
                        r"must be referenced when|Reference may already be released"),
@@ -212,23 +240,28 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in (
     ("out-of-bounds-map-key", r"invalid access to map key"),
     ("not-constant", r"not a known (?:value|constant)|must be a known constant|is not a const(?:ant)?\b|"
                      r"doesn't have constant|must be in range|must be a constant|not a constant address"),
+    ("struct-field", r"beyond struct|is ptr_\S+ invalid (?:negative access|variable offset)|access beyond the end of member|cannot access ptr member|doesn't have field at offset|"
+                     r"max struct nesting"),
     ("unbounded-access", r"unbounded (?:memory access|variable-offset|min value|value)|min value is negative|"
                          r"memory size \d+ is too large|invalid zero-sized read|"
-                         r"invalid variable (?:buffer )?offset|access cannot have variable offset"),
-    ("out-of-bounds-map-value", r"invalid access to map value"),
+                         r"invalid variable (?:buffer )?offset|access cannot have variable offset|unbounded size|"
+                         r"variable offset stack pointer|the sum of R\d+ um|rdwr_buf_size exceeds"),
+    ("out-of-bounds-map-value", r"invalid access to map value|bytes from insn_array"),
     ("out-of-bounds-packet", r"invalid access to packet|offset is outside of the packet"),
     ("modified-pointer", r"dereference of modified|negative offset \S+ ptr|variable \S+ access var_off|"
-                         r"must have zero offset"),
+                         r"must have zero offset|in-kernel struct with non-zero offset"),
     ("context-access", r"invalid bpf_context access|invalid access to context|invalid (?:\w*sock\w*|tp) access"),
-    ("out-of-bounds-stack", r"invalid (?:[\w-]+ )*stack\b|stack off=|leaking pointer from stack"),
+    ("pointer-leak", r"leaking pointer from stack"),
+    ("out-of-bounds-stack", r"invalid (?:[\w-]+ )*stack\b|stack off="),
+    ("write-only", r"read from map forbidden"),
     ("read-only", r"write into map forbidden|cannot write into (?:rdonly|map|ptr_)|only read (?:from|is)|"
-                  r"write to change key|rdonly"),
+                  r"write to change key"),
     ("out-of-bounds-memory", r"invalid access to (?:memory|flow keys|mem)|outside of the allowed memory|"
-                             r"invalid (?:negative|\w+ buffer) access|beyond struct|access beyond|len pair leads|"
+                             r"invalid (?:negative|\w+ buffer) access|access beyond|len pair leads|"
                              r"invalid negative|buffer (?:offset|access)"),
     ("packet-load", r"BPF_LD_\[ABS\|IND\] (?:instructions not allowed|cannot)|R6 != pointer to skb|LD_ABS"),
-    ("write-forbidden", r"cannot write into|does not allow writes|BPF_(?:ATOMIC|XADD) (?:stores|loads)|may write into"),
-    ("pointer-leak", r"leaks addr|leak pointer|leaking pointer"),
+    ("write-forbidden", r"cannot write into|does not allow writes|BPF_(?:ATOMIC|XADD|ST) (?:stores|loads)|may write into"),
+    ("pointer-leak", r"leaks addr"),
     ("pointer-comparison", r"pointer comparison prohibited"),
     ("pointer-arithmetic", r"pointer arithmetic|on pointer prohibited|math between|pointer \S+ pointer prohibited|"
                            r"subtract pointer|subtraction from stack|beyond pointer bounds|be out of bounds|"
@@ -238,36 +271,52 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in (
     ("stack-too-deep", r"combined stack size|stack size |stack depth|call stack of \d+ frames is too deep"),
     ("wrong-map-type", r"cannot pass map_type|prog array map|invalid arg_type for sockmap|programs can only use|"
                        r"progs cannot use|no direct value access|map_ptr access not supported|cgroup storage|"
-                       r"callback function not allowed for map|isn't map pointer|map_uid|update sockmap"),
+                       r"callback function not allowed for map|isn't map pointer|map_uid|update sockmap|excl_prog_hash|"
+                       r"offload device mismatch|struct_ops map cannot|run-time allocat"),
     ("tail-call", r"tail[_ ]call"),
     ("arena", r"\barena\b"),
     ("bad-map-reference", r"is not pointing to valid|fd_array is invalid|ldimm64 (?:insn specifies|failed|unable)|"
-                          r"pseudo btf_id|direct value offset"),
-    ("dynptr-iterator", r"dynptr|\biter(?:ator)?[ _]"),
-    ("untrusted-pointer", r"must be referenced or trusted|neither owning|non-owning|allocated object must be referenced"),
+                          r"pseudo btf_id|direct value offset|has reached the limit|fd_array_cnt|map value address"),
+    ("dynptr-iterator", r"[Dd]ynptr|DYNPTR|\biter(?:ator)?[ _]"),
+    ("untrusted-pointer", r"must be referenced or trusted|must be a rcu pointer|neither owning|non-owning|allocated object must be referenced"),
     ("wrong-argument", r"type=\S* expected=|expected pointer|is expected$|expected for bpf_|has to be at|"
                        r"doesn't point to|does not point|pointer type|must point to|cannot pass|"
                        r"helper access to the packet|expects |Unsupported reg type|type ID argument|Type ID|type ID|"
-                       r"size cannot be determined|^arg#?\d"),
+                       r"size cannot be determined|^arg#?\d|is not a scalar$|[Ii]nvalid format string|Unrecognized \S+ type|"
+                       r"not found at offset|or socket|const string|on string failed|not zero-terminated|"
+                       r"non-zero flags|prog->aux|type size|kfunc \S+ type ID"),
     ("misaligned", r"misaligned"),
-    ("return-value", r"At \w+(?: \w+)? exit|should have been in|cannot return stack pointer|the register R0|"
+    ("return-value", r"should have been in|R0 not a scalar|cannot return stack pointer|the register R0|"
                      r"modify return"),
     ("fall-through", r"last insn is not an exit or jmp"),
     ("unreachable", r"unreachable insn"),
     ("bad-jump", r"jump out of range|jump into the middle|jump to reserved|invalid insn idx|jump table|"
-                 r"expected PTR_TO_INSN|doesn't point to any offset"),
+                 r"expected PTR_TO_INSN|doesn't point to any offset|insn array"),
     ("bad-register", r"R\d+ is invalid|frame pointer is read only"),
     ("bad-instruction", r"unknown opcode|uses? reserved|reserved fields|invalid BPF_\w+|unrecognized|invalid atomic|"
                         r"invalid bpf_ld_imm64|unknown insn|invalid shift|div(?:ision)? by zero|invalid may_goto|"
-                        r"invalid \w+ opcode|addr_space_cast"),
-    ("attach-target", r"[Aa]ttach|[Ee]xtension program|Cannot (?:replace|extend|nest)|Target program|tracepoint template"),
-    ("btf", r"\bBTF\b|func.info|line.info|core_relo|type id|btf_id"),
-    ("call", r"caller|callee|func#\d+|recursive call|callback|subprog|[Ff]unction calls"),
-    ("not-supported", r"not supported|JIT|yet$|not allowed|not implemented|prohibited"),
+                        r"invalid \w+ opcode|addr_space_cast|Unknown conditional jump"),
+    ("attach-target", r"[Aa]ttach|[Ee]xtension program|Cannot (?:replace|extend|nest)|Target program|tracepoint template|"
+                      r"not modifiable|Subprog \S+ doesn't exist|not a global function|The (?:address of )?function \S+ |"
+                      r"\d+ args while|Return type|struct_ops module|is too long"),
+    ("btf", r"\bBTF\b|func.info|line.info|core_relo|type id|btf_id|btf_fd|multiple type tags"),
+    ("call", r"caller|callee|func#\d+|recursive call|callback|subprog|[Ff]unction calls|invalid destination|rbtree cb|"
+             r"Function \S+ has|stack arg|r11"),
+    ("not-supported", r"not supported|JIT|yet$|not allowed|not implemented|prohibited|callchain buffer"),
 ))
 
 
 _STACK_READ = re.compile(r"invalid (?:read from|indirect access to) stack R\d+ off=(-\d+) size=(\d+)")
+
+
+# Lines of these kinds count where they come last; else the first line says what the matter is, and the others more of it.
+_FINAL = ("capability", "stack-too-deep", "too-complex")
+
+
+def kind_of_all(messages):
+    """The kind of refusal that the lines of the verifier's together tell."""
+    kinds = [kind for kind in map(kind_of, messages) if kind != "other"] or ["other"]
+    return kinds[-1] if kinds[-1] in _FINAL else kinds[0]
 
 
 def kind_of(message):

@@ -44,7 +44,8 @@ class ObjectUnit(Unit):
         else:
             instructions, self._poisons = linked.instructions, linked.poisons
             lines = _lines(made.file.btf, linked)
-        super().__init__(made.file.path, program.name, program.type or "", instructions, lines, license=made.license)
+        super().__init__(made.file.path, program.name, program.type or "", instructions, lines, license=made.license,
+                         options=lambda: {"expected_attach_type": program.expected_attach_type})
         for each in made.maps.values():
             each.pin_path = None
             if not each.max_entries and each.type not in _SIZELESS:

@@ -12,6 +12,7 @@ OPTIONS = (
     Option("data", "d", "data-in", "DATA", "the packet: hexadecimal digits, or a file"),
     Option("ctx", "x", "ctx-in", "DATA", "the context: hexadecimal digits, or a file"),
     Option("data_out", "", "data-out", "FILE", "write the packet there as the program left it"),
+    Option("ctx_out", "", "ctx-out", "FILE", "write the context there as the program left it"),
     Option("repeat", "r", "repeat", "N", "run it N times (default: 1)"),
     Option("json", "j", "json", "", "the result as a JSON object"),
     Option("help", "h", "help", "", "this text"),
@@ -19,12 +20,14 @@ OPTIONS = (
 USAGE = """usage: rawbpf run [OPTION...] FILE      (- is the standard input)
 
 Loads the program and runs it in the kernel. Packet programs run on 64 zero bytes unless --data-in
-says otherwise. The kernel cannot test-run kprobe, tracepoint and perf_event programs.
+says otherwise; raw_tracepoint, syscall and sk_lookup programs take a context. The kernel cannot
+test-run kprobe, tracepoint and perf_event programs, and tracing ones only where they are attached.
 
 options:
 """
 _PACKETS = ("socket_filter", "sched_cls", "sched_act", "xdp", "cgroup_skb", "lwt_in", "lwt_out", "lwt_xmit",
             "lwt_seg6local", "flow_dissector", "netfilter", "sk_skb")
+_UNTIMED = ("raw_tracepoint", "syscall")
 _TOO_MANY = 1 << 32
 
 
@@ -43,9 +46,10 @@ def work(parsed):
         if data is None and unit.type in _PACKETS:
             data = bytes(64)
         result = run_unit(unit, data, ctx, int(repeat))
-    if parsed.get("data_out"):
-        with open(parsed.get("data_out"), "wb") as file:
-            file.write(result.data)
+    for option, left in (("data_out", result.data), ("ctx_out", result.ctx)):
+        if parsed.get(option):
+            with open(parsed.get(option), "wb") as file:
+                file.write(left)
     _show(unit, result, data, int(repeat), bool(parsed.get("json")))
     return 0
 
@@ -88,7 +92,30 @@ def run_unit(unit, data, ctx, repeat=1):
         from .verify_text import report
         raise Failure("the verifier refused it\n" + report(verify(unit)).rstrip("\n")) from None
     with program:
+        if unit.type in ("tracing", "lsm", "ext", "struct_ops") or \
+                unit.type == "xdp" and unit.options().get("expected_attach_type", "xdp") != "xdp":
+            raise Failure("%s: the kernel runs a program of this kind only where it is attached" % unit.file)
+        if unit.type in _UNTIMED:
+            return _timed(program, ctx, data, repeat)
         return program.test_run(data, ctx, repeat=repeat)
+
+
+def _timed(program, ctx, data, repeat):
+    """The last of `repeat` test runs of a program that the kernel neither repeats nor times itself."""
+    from rawbpf.loader.errors import KernelError
+    from rawbpf.loader.program import run_statistics
+    try:
+        counting = run_statistics()
+    except KernelError:
+        counting = None     # it takes CAP_SYS_ADMIN
+    try:
+        for _ in range(repeat):
+            result = program.test_run(data, ctx)
+        counted = program.info()
+    finally:
+        if counting is not None:
+            counting.close()
+    return result._replace(duration=counted.run_time_ns // counted.run_cnt if counting and counted.run_cnt else None)
 
 
 def _show(unit, result, data, repeat, as_json):
@@ -100,7 +127,8 @@ def _show(unit, result, data, repeat, as_json):
         return
     signed = result.retval - (result.retval >> 31 << 32)
     print("retval:    %d%s" % (result.retval, " (%d)" % signed if signed < 0 else ""))
-    print("duration:  %d ns%s" % (result.duration, " (mean of %d runs)" % repeat if repeat > 1 else ""))
+    mean = " (mean of %d runs)" % repeat if repeat > 1 else ""
+    print("duration:  " + ("not measured" if result.duration is None else "%d ns%s" % (result.duration, mean)))
     for name, out, before in (("data", result.data, data), ("ctx", result.ctx, None)):
         if out:
             print("%s:%s%d bytes%s" % (name, " " * (10 - len(name)), len(out), ", as it went in" if out == before else ""))

@@ -272,14 +272,26 @@ def _refusal(unit, record, short, log=""):
 def _place(unit, found):
     """The slot of an instruction that was refused before the walk, in words that do not say which; or None."""
     from rawbpf.asm import slot_numbers
-    number = re.search(r"fd (\d+) is not|unknown opcode ([0-9a-f]+)", found.message)
     slots = slot_numbers(unit.instructions)
-    ends = {index - 1 for index in unit.starts.values()} | {len(unit.instructions) - 1}
-    for index, i in enumerate(unit.instructions):
-        if found.kind == "fall-through":
-            if index in ends and not (i.code in (0x95, 0x05, 0x06)):
-                return slots[index]
-        elif number and (i.code == 0x18 and str(i.imm & 0xffffffff) == number.group(1)
-                         or number.group(2) and i.code == int(number.group(2), 16)):
-            return slots[index]
-    return None
+    refused = _suspect(unit, found, slots)
+    return next((slots[index] for index, i in enumerate(unit.instructions) if refused(index, i)), None)
+
+
+def _suspect(unit, found, slots):
+    """Function (index, instruction) -> is it one that the message means?"""
+    if found.kind == "fall-through":
+        ends = {index - 1 for index in unit.starts.values()} | {len(unit.instructions) - 1}
+        return lambda index, i: index in ends and i.code not in (0x95, 0x05, 0x06)
+    if "invalid destination" in found.message:
+        return lambda index, i: i.code == 0x85 and i.src == 1 and not 0 <= slots[index] + 1 + i.imm < slots[-1]
+    reserved = re.search(r"BPF_(LDX|STX) uses reserved", found.message)
+    if reserved:
+        # 5.10 and before: plain ones, and of the atomics only addition
+        wanted, modes = (1, (3,)) if reserved.group(1) == "LDX" else (3, (3, 6))
+        return lambda index, i: i.code & 7 == wanted and (i.imm != 0 or i.code >> 5 not in modes)
+    number = re.search(r"fd (\d+) is not|unknown opcode ([0-9a-f]+)", found.message)
+    if not number:
+        return lambda index, i: False
+    if number.group(2):
+        return lambda index, i: i.code == int(number.group(2), 16)
+    return lambda index, i: i.code == 0x18 and str(i.imm & 0xffffffff) == number.group(1)

@@ -1,12 +1,25 @@
 """Programs that the verifier must refuse, by kind of refusal. Each is a `Refused`: the program type, the text, and
 the mistake: the line that ends in `; !` is the instruction that is wrong (none: the program as a whole is).
 
-What is wrong with each was decided when it was written; the verifier only has to agree.
+What is wrong with each was decided when it was written; the verifier only has to agree. Older kernels, which do not
+know a form or check it in another way, are listed: `older` has what they say instead.
+
+    python -m tests.tools.refused [KIND...]      all of them on this kernel: what is not explained as it must be
 """
 
 from collections import namedtuple
 
-Refused = namedtuple("Refused", "kind type text license strict weak")
+Refused = namedtuple("Refused", "kind type text license strict weak older")
+Refused.__doc__ = """older: ((version, what kernels before it say), ...): a kind, "accepted", or "error": it does not come as far."""
+
+# What in a text: since when kernels say what they should, and what the older ones say.
+OLDER = (
+    ("addr_space_cast", (6, 9), "bad-instruction"), ("gotol", (6, 6), "bad-instruction"),
+    ("dynptr", (5, 19), "unknown-function"), ("timer_", (5, 15), "unknown-function"),
+    ("kptr_xchg", (5, 19), "unknown-function"), ("task_btf", (5, 11), "unknown-function"),
+    (".kfunc bpf_task", (6, 2), "error"), (".kfunc bpf_rcu", (6, 2), "error"), (".kfunc bpf_preempt", (6, 9), "error"),
+    (".kfunc bpf_throw", (6, 7), "error"), ("func[", (5, 13), "btf"), ("copy_from_user", (5, 20), "helper-not-allowed"),
+)
 
 # Maps that any program here may name.
 MAPS = """
@@ -16,6 +29,7 @@ MAPS = """
 .map stacks stack_trace key=4 value=8 max_entries=4
 .map jumps prog_array key=4 value=4 max_entries=4
 .map events perf_event_array key=4 value=4 max_entries=1
+.map written array key=4 value=16 max_entries=1 flags=256
 """
 LOOKUP = "*(u32 *)(r10 - 4) = 0\nr2 = r10\nr2 += -4\nr1 = map[m] ll\ncall bpf_map_lookup_elem\n"
 FOUND = LOOKUP + "if r0 == 0 goto out\n"
@@ -28,9 +42,17 @@ SIZES = (("u8", 1), ("u16", 2), ("u32", 4), ("u64", 8))
 ALL = []
 
 
-def add(kind, type, text, license="GPL", strict=True, weak=False):
-    """weak: loaded with CAP_BPF alone."""
-    ALL.append(Refused(kind, type, text, license, strict, weak))
+def add(kind, type, text, license="GPL", strict=True, weak=False, older=()):
+    """weak: loaded with CAP_BPF alone. older: [(version, what kernels before it say), ...]."""
+    known = [(since, told) for part, since, told in OLDER if part in text and told != kind]
+    if type == "netfilter":
+        known.append(((6, 4), "error"))
+    ALL.append(Refused(kind, type, text, license, strict, weak, tuple(sorted([*known, *older]))))
+
+
+def expected(case, release):
+    """What a kernel says of a case: its kind, or what the list has for so old a one."""
+    return next((told for since, told in case.older if release < since), case.kind)
 
 
 def registers():
@@ -121,7 +143,7 @@ def contexts():
                          ("kprobe", "*(u64 *)(r1 + 0) = 1"), ("tracepoint", "r0 = *(u64 *)(r1 + 0)"),
                          ("tracepoint", "r0 = *(u64 *)(r1 + 9000)"), ("raw_tracepoint", "r0 = *(u64 *)(r1 + 96)"),
                          ("perf_event", "r0 = *(u64 *)(r1 + 4096)"), ("cgroup_skb", "*(u32 *)(r1 + 0) = 1")):
-        add(kind, type, access + " ; !" + OUT)
+        add(kind, type, access + " ; !" + OUT, older=[((6, 3), "write-forbidden")] if access.endswith("= 1") else ())
     for type, size in (("xdp", "u32"), ("sched_cls", "u32"), ("kprobe", "u64"), ("raw_tracepoint", "u64")):
         add("modified-pointer", type, "r1 += 8\nr0 = *(%s *)(r1 + 0) ; !" % size + OUT)
     add("modified-pointer", "xdp", "r1 += -4\nr0 = *(u32 *)(r1 + 4) ; !" + OUT)
@@ -141,8 +163,9 @@ def bounds():
     add(kind, "tracepoint", "call bpf_ktime_get_ns\n" + size + OUT)
     add(kind, "perf_event", RANDOM + "r0 &= 7\nr0 -= 3\n" + size + OUT)
     add(kind, "kprobe", "*(u64 *)(r10 - 8) = 0\n" + RANDOM + "r0 &= 7\nr1 = r10\nr1 += -8\nr2 = r0\ncall bpf_trace_printk ; !" + OUT)
-    add("not-constant", "kprobe", RANDOM + "r1 = map[ring] ll\nr2 = r0\nr3 = 0\ncall bpf_ringbuf_reserve ; !" + OUT)
-    add("not-constant", "xdp", RANDOM + "r0 &= 7\nr1 = map[ring] ll\nr2 = r0\nr3 = 0\ncall bpf_ringbuf_reserve ; !" + OUT)
+    add("not-constant", "kprobe", RANDOM + "r1 = map[ring] ll\nr2 = r0\nr3 = 0\ncall bpf_ringbuf_reserve ; !" + OUT, older=[((5, 13), "unbounded-access")])
+    add("not-constant", "xdp", RANDOM + "r0 &= 7\nr1 = map[ring] ll\nr2 = r0\nr3 = 0\ncall bpf_ringbuf_reserve ; !" + OUT,
+        older=[((5, 13), "unbounded-access")])
 
 
 def pointers():
@@ -260,7 +283,7 @@ def flow():
     for text in ("r0 = 0\ngoto pc+10 ; !\nexit", "r0 = 0\nif r1 == 0 goto pc+100 ; !\nexit", "goto pc-5 ; !\nexit",
                  "r0 = 0\nif r0 > 3 goto pc-9 ; !\nexit", "gotol pc+77 ; !\nexit",
                  "r0 = 0\nif r0 == 1 goto pc+1\nr6 = 7 ll ; !\nexit"):
-        add("bad-jump", "socket_filter", text, strict=False)
+        add("bad-jump", "socket_filter", text, strict=False, older=[((6, 8), "accepted")] if " ll" in text else ())
     for text in ("r0 = 0 ; !", "r0 = 0\nif r0 == 0 goto pc-2 ; !", "r0 = 0\ncall f\nexit\nf: r0 = 1 ; !"):
         add("fall-through", "xdp", text, strict=False)
     for main, sub in ((304, 304), (512, 8), (256, 400)):
@@ -319,6 +342,78 @@ def without_perfmon():
     add(kind, "socket_filter", "*(u32 *)(r10 - 8) = r1 ; !" + OUT, weak=True)
 
 
-for _make in (registers, null_checks, map_values, packets, stacks, memory, contexts, bounds, pointers, arguments, loops,
+def tail_calls():
+    jump = "r2 = map[jumps] ll\nr3 = 0\ncall bpf_tail_call"
+    deep = "*(u64 *)(r10 - 304) = 0\ncall f\nr0 = 0\nexit\nf: " + jump + "\nr0 = 0\nexit"
+    for type in ("xdp", "socket_filter", "sched_cls"):
+        add("tail-call", type, deep)
+    each = "r6 = r1\nr1 = map[fixed] ll\nr2 = func[each] ll\nr3 = 0\nr4 = 0\ncall bpf_for_each_map_elem\nr0 = 0\nexit\neach: r1 = 0\n"
+    add("wrong-argument", "xdp", each + jump + " ; !\nr0 = 0\nexit")
+
+
+def calls():
+    kind = "call"
+    recursion = [((5, 11), "unbounded-loop"), ((7, 0), "stack-too-deep")]
+    add(kind, "xdp", "r0 = 0\n.insn 0x85, 0, 1, 0, 100 ; !\nexit", strict=False)
+    add(kind, "kprobe", "call f\nr0 = 0\nexit\nf: call g\nr0 = 0\nexit\ng: call f\nr0 = 0\nexit", older=recursion)
+    add(kind, "socket_filter", "r1 = 1\ncall f\nexit\nf: if r1 == 0 goto end\nr1 += -1\ncall f\nend: r0 = 0\nexit", older=recursion)
+    add(kind, "xdp", "r1 = r10\nr1 += -8\ncall f\nr0 = 0\nexit\nf: *(u64 *)(r1 + 0) = r10 ; !\nr0 = 0\nexit")
+
+
+def trusted():
+    """What may be done with kernel structures. %(x)d: the offset of a task_struct's field."""
+    task = "call bpf_get_current_task_btf\n"
+    for type in ("kprobe", "raw_tracepoint", "perf_event"):
+        add("struct-field", type, task + "r1 = *(u64 *)(r0 + 32000) ; !" + OUT)
+    add("struct-field", "kprobe", task + "r1 = *(u64 *)(r0 + %(end)d) ; !" + OUT)
+    add("struct-field", "kprobe", task + "r0 += -8\nr1 = *(u64 *)(r0 + 0) ; !" + OUT)
+    add("read-only", "kprobe", task + "*(u64 *)(r0 + %(real_parent)d) = 0 ; !" + OUT)
+    cpus = "call bpf_get_current_task_btf\nr1 = *(u64 *)(r0 + %(last_wakee)d)\n"
+    add("untrusted-pointer", "sched_cls", ".kfunc bpf_task_acquire\n" + cpus + "call bpf_task_acquire ; !\nr0 = 0\nexit")
+    add("null-check", "sched_cls", ".kfunc bpf_task_release\n.kfunc bpf_task_acquire\n" + task +
+        "r1 = r0\ncall bpf_task_acquire\nr1 = r0\ncall bpf_task_release ; !\nr0 = 0\nexit")
+    add("reference-leak", "sched_cls", ".kfunc bpf_task_acquire\n" + task + "r1 = r0\ncall bpf_task_acquire\nr0 = 0\nexit ; !")
+    add("wrong-argument", "sched_cls", ".kfunc bpf_task_acquire\ncall bpf_task_acquire ; !\nr0 = 0\nexit")
+
+
+def special():
+    kind = "special-field"
+    add(kind, "sched_cls", FOUND + "r1 = r0\nr2 = map[m] ll\nr3 = 1\ncall bpf_timer_init ; !" + OUT)
+    add(kind, "xdp", FOUND + "r1 = r0\nr2 = 0\nr3 = 0\ncall bpf_timer_start ; !" + OUT)
+    add(kind, "xdp", FOUND + "r1 = r0\nr2 = 0\ncall bpf_kptr_xchg ; !" + OUT)
+    add("lock", "sched_cls", FOUND + "r1 = r0\ncall bpf_spin_lock ; !" + OUT)
+    add("lock", "sched_cls", FOUND + "r1 = r0\ncall bpf_spin_unlock ; !" + OUT)
+    add("arena", "xdp", "r1 = 0\nr1 = addr_space_cast(r1, 0, 1) ; !\nr0 = 2\nexit")
+    add("arena", "socket_filter", "r6 = 8\nr6 = addr_space_cast(r6, 1, 0) ; !\nr0 = 0\nexit")
+    kind = "exception"
+    for lock in ("rcu_read_lock", "preempt_disable"):
+        add(kind, "sched_cls", ".kfunc bpf_%s\n.kfunc bpf_throw\ncall bpf_%s\nr1 = 0\ncall bpf_throw ; !\nr0 = 0\nexit" % (lock, lock))
+    add("missing-in-kernel", "xdp", "r0 = 0\ncall 195896080 ; !\nexit")
+    add("missing-in-kernel", "kprobe", "r0 = 0\ncall 2002000000 ; !\nexit")
+    written = "*(u32 *)(r10 - 4) = 0\nr2 = r10\nr2 += -4\nr1 = map[written] ll\ncall bpf_map_lookup_elem\nif r0 == 0 goto out\n"
+    for name, _ in SIZES:
+        add("write-only", "xdp", written + "r0 = *(%s *)(r0 + 8) ; !" % name + OUT)
+    many = "*(u32 *)(r10 - 4) = 0\n" + "r2 = r10\nr2 += -4\nr1 = map[fixed] ll\ncall bpf_map_lookup_elem\n" * 6000
+    add("too-large", "xdp", RANDOM + "r6 = 0\nif r0 == 7 goto far\n" + many + "far: r0 = 0\nexit")
+
+
+def without_perfmon_too():
+    kind = "capability"
+    add(kind, "socket_filter", "*(u64 *)(r10 - 8) = 0\n*(u64 *)(r10 - 16) = 0\nr0 = *(u32 *)(r1 + 0)\nr0 &= 7\nr2 = r10\nr2 += -16\nr2 += r0 ; !\nr0 = *(u8 *)(r2 + 0)" + OUT, weak=True)
+    add(kind, "cgroup_skb", FOUND + "r0 += -8 ; !\nr1 = 0" + OUT, weak=True)
+
+
+for _make in (tail_calls, calls, trusted, special, without_perfmon_too, registers, null_checks, map_values, packets, stacks, memory, contexts, bounds, pointers, arguments, loops,
               functions, returns, references, flow, encodings, writes, without_perfmon):
     _make()
+
+
+if __name__ == "__main__":
+    import sys
+    from .test_verify_refusals import wrong_with
+    _cases = [case for case in ALL if not sys.argv[1:] or case.kind in sys.argv[1:]]
+    _wrong = [(case, wrong_with(case)) for case in _cases]
+    for _case, _what in _wrong:
+        if _what:
+            print("%s %r: %s" % (_case.kind, _case.text[-200:], _what))
+    print("%d programs, %d not as they should be" % (len(_cases), sum(1 for _, what in _wrong if what)))

@@ -332,6 +332,46 @@ def test_run_a_context(run, tmp_path):
     (tmp_path / "p.s").write_text(".section syscall\nr0 = *(u32 *)(r1 + 4)\n*(u32 *)(r1 + 0) = 7\nexit\n")
     found = json.loads(run("run", "p.s", "--ctx-in", "0100000009000000", "--json")[1])
     assert found["retval"] == 9 and found["ctx"] == "0700000009000000"
+    assert run("run", "p.s", "--ctx-in", "0100000009000000", "--ctx-out", "left")[0] == 0
+    assert (tmp_path / "left").read_bytes() == bytes.fromhex("0700000009000000")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("type, code, arguments, retval, data, ctx", [
+    # struct __sk_buff: mark at 8, cb at 48
+    ("sched_cls", "r0 = *(u32 *)(r1 + 8)\n*(u32 *)(r1 + 8) = 9\n*(u32 *)(r1 + 48) = 5", {"ctx-in": "00" * 8 + "07000000"}, 7, "00" * 64,
+     {8: 9, 48: 5}),
+    ("sched_act", "r0 = *(u32 *)(r1 + 0)", {"data-in": "11" * 70}, 70, "11" * 70, {}),
+    ("socket_filter", "r6 = r1\nr0 = *(u16 *)skb[2]", {"data-in": "00" * 14 + "aabbccddee"}, 0xccdd, "00" * 14 + "aabbccddee", {}),
+    ("cgroup_skb/egress", "r0 = 3", {}, 3, "00" * 64, {}),
+    ("lwt_xmit", "r0 = *(u32 *)(r1 + 48)", {"ctx-in": "00" * 48 + "21000000"}, 33, "00" * 64, {48: 33}),
+    # struct bpf_flow_keys: nhoff and thoff begin behind the Ethernet header
+    ("flow_dissector", "r0 = 0", {"data-in": "00" * 14 + "45"}, 0, "0e000e00" + "00" * 52, {}),
+    # struct bpf_sk_lookup: family at 8, protocol at 12, local_port at 60
+    ("sk_lookup", "r0 = *(u32 *)(r1 + 60)\nif r0 == 8080 goto yes\nr0 = 0\nexit\nyes: r0 = 1",
+     {"ctx-in": "00" * 8 + "0200000006000000" + "00" * 44 + "901f0000" + "00" * 8}, 1, "", {}),
+    ("raw_tp/sys_enter", "r0 = *(u64 *)(r1 + 8)", {"ctx-in": "00" * 8 + "2a" + "00" * 7, "repeat": 50}, 42, "", {}),
+    ("syscall", "r0 = *(u32 *)(r1 + 4)\n*(u32 *)(r1 + 0) = 7", {"ctx-in": "0100000009000000"}, 9, "", {0: 7, 4: 9}),
+])
+def test_run_each_type(run, tmp_path, type, code, arguments, retval, data, ctx):
+    (tmp_path / "p.s").write_text('.license "GPL"\n%s\nexit\n' % code)
+    found = json.loads(run("run", "p.s", "--json", "--type", type, *(word for name, value in arguments.items() for word in ("--" + name, value)))[1])
+    assert (found["retval"], found["data"]) == (retval, data) and found["duration_ns"] > 0
+    left = bytes.fromhex(found["ctx"])
+    assert {at: int.from_bytes(left[at:at + 4], "little") for at in ctx} == ctx
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("type, arguments, said", [
+    ("kprobe/do_exit", [], "cannot test-run kprobe programs"), ("lwt_seg6local", [], "cannot test-run lwt_seg6local programs"),
+    ("cgroup/sock", [], "cannot test-run cgroup_sock programs"), ("xdp/devmap", [], "only where it is attached"),
+    ("tp_btf/sched_switch", [], "only where it is attached"), ("xdp", ["--data-in", "00"], "at least a 14-byte Ethernet header"),
+    ("sk_lookup", [], "as context a struct bpf_sk_lookup"), ("raw_tp/sys_enter", ["--data-in", "00"], "it takes a context and no packet"),
+])
+def test_run_what_the_kernel_does_not_run(run, tmp_path, type, arguments, said):
+    (tmp_path / "p.s").write_text('.license "GPL"\n.section %s\nr0 = 1\nexit\n' % type)
+    status, out, error = run("run", "p.s", *arguments)
+    assert status == 1 and out == "" and error.startswith("ERROR: ") and error.count("\n") == 1 and said in error
 
 
 @pytest.mark.root
