@@ -13,6 +13,9 @@ def run(script, find, positional=(), named=(), include_paths=(), includes=(), di
 
     find(kind, name): the Type of BTF or None; the others as `prepare` and `bind` take them."""
     text = script.source.text
+    if "import" in text and script.imports:
+        from .imports import follow
+        text = follow(script, diagnostics)
     if includes or script.definitions or any(name in text for name in C_MACROS):
         from .preprocess import prepare
         names = prepare(script, find, include_paths, includes, diagnostics)

@@ -168,7 +168,11 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         self.expr(node.expr)
 
     def _Import(self, node):
-        pass        # imports were followed before
+        if self.config.unstable_import_statement == "error":
+            self.error(node, "Import statements that are not at the top level are primarily for the standard library. If this "
+                       "is functionality you need, please file an issue to explain why.")
+        if not node.name.startswith("stdlib/"):
+            self.error(node, "importing \"%s\" is not supported in a block, only at the top" % node.name)
 
     def _VarDecl(self, node, value=None):
         name = node.variable.name
