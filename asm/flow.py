@@ -118,9 +118,17 @@ def liveness(blocks):
 
 def bits(mask):
     """The numbers of the bits that are set."""
-    numbers = []
-    while mask:
-        low = mask & -mask
-        numbers.append(low.bit_length() - 1)
-        mask ^= low
+    if mask < 1 << 64:
+        numbers = []
+        while mask:
+            low = mask & -mask
+            numbers.append(low.bit_length() - 1)
+            mask ^= low
+        return numbers
+    # Of a large number every step above would copy all of it.
+    digits = bin(mask)[:1:-1]
+    numbers, at = [], digits.find("1")
+    while at >= 0:
+        numbers.append(at)
+        at = digits.find("1", at + 1)
     return numbers

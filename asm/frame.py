@@ -22,22 +22,24 @@ def layout(function):
     begun = begun_slots(blocks, mentions)
     # Two slots need different places if both hold something when one of them is used.
     apart = [0] * len(slots)
+    whole = [liveness.all[slot] for slot in slots]
+    always = _slots_in(liveness.escaped, whole)
     for block in blocks:
         live = liveness.live_out[block] | liveness.escaped
+        holding = _slots_in(live, whole)
         alive = []
         for op, mask in zip(reversed(block.ops), reversed(mentions[block])):
-            alive.append(live)
+            alive.append(holding)
             if mask:
                 read, written = liveness.effect(op)
                 live = (live & ~written | read) | liveness.escaped
+                for i in bits(mask & ~always):
+                    holding = holding | 1 << i if live & whole[i] else holding & ~(1 << i)
         started = begun[block]
-        for mask, live in zip(mentions[block], reversed(alive)):
+        for mask, holding in zip(mentions[block], reversed(alive)):
             started |= mask
             if mask:
-                holding = mask
-                for i in bits(started & ~mask):
-                    if live & liveness.all[slots[i]]:
-                        holding |= 1 << i
+                holding = holding & started | mask
                 for i in bits(mask):
                     apart[i] |= holding
     for i, mask in enumerate(apart):
@@ -62,6 +64,16 @@ def layout(function):
     if depth > LIMIT:
         raise AsmError("function %s needs %d bytes of stack; BPF has %d" % (function.name, depth, LIMIT))
     return places, depth
+
+
+def _slots_in(live, whole):
+    """Mask of the slots of whose bytes, `whole`, some are in the mask `live`."""
+    found = 0
+    if live:
+        for i, mask in enumerate(whole):
+            if live & mask:
+                found |= 1 << i
+    return found
 
 
 def _end(start, slot):

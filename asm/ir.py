@@ -208,11 +208,13 @@ class Function:
 
     def load(self, base, off, size, signed=False):
         """The `size` bytes at base + off (base: Value or Slot), extended to 64 bits."""
-        return self._add("load", (_base(base, off, size),), (off, size, bool(signed)))
+        base, off = self._base(base, off, size)
+        return self._add("load", (base,), (off, size, bool(signed)))
 
     def store(self, base, off, operand, size):
         """The low `size` bytes of operand to base + off (base: Value or Slot)."""
-        self._add("store", (_base(base, off, size), _operand(operand)), (off, size), False)
+        base, off = self._base(base, off, size)
+        self._add("store", (base, _operand(operand)), (off, size), False)
 
     def atomic(self, op, base, off, operand, size=8, fetch=False):
         """Atomically base[off] op= operand. Returns the old value with `fetch`, else None.
@@ -224,7 +226,20 @@ class Function:
             raise AsmError("no atomic operation %s of %s bytes" % (op, size))
         operands = operand if op == "cmpxchg" else (operand,)
         fetch = bool(fetch) or op in ("xchg", "cmpxchg")
-        return self._add("atomic", (_base(base, off, size), *map(_operand, operands)), (op, off, size, fetch), fetch)
+        base, off = self._base(base, off, size)
+        return self._add("atomic", (base, *map(_operand, operands)), (op, off, size, fetch), fetch)
+
+    def _base(self, base, off, size):
+        """(operand, offset) of memory; an offset that no instruction holds is added before."""
+        if size not in _SIZES or not -1 << 31 <= off < 1 << 31:
+            raise AsmError("memory of %s bytes at offset %s" % (size, off))
+        if isinstance(base, Slot):
+            if not 0 <= off <= base.size - size:
+                raise AsmError("bytes %d to %d are outside %r of %d bytes" % (off, off + size, base, base.size))
+            return ("stack", base, 0), off
+        if not isinstance(base, Value):
+            raise AsmError("%r is no base address: a Value or a Slot is" % (base,))
+        return (base, off) if -0x8000 <= off < 0x8000 else (self.alu("+", base, off), 0)
 
     # addresses
 
@@ -305,18 +320,6 @@ def _operand(operand):
     if isinstance(operand, int):
         return signed64(operand)
     raise AsmError("%r is no operand: a Value or an int is" % (operand,))
-
-
-def _base(base, off, size):
-    if size not in _SIZES or not -0x8000 <= off < 0x8000:
-        raise AsmError("memory of %s bytes at offset %s" % (size, off))
-    if isinstance(base, Slot):
-        if not 0 <= off <= base.size - size:
-            raise AsmError("bytes %d to %d are outside %r of %d bytes" % (off, off + size, base, base.size))
-        return ("stack", base, 0)
-    if isinstance(base, Value):
-        return base
-    raise AsmError("%r is no base address: a Value or a Slot is" % (base,))
 
 
 def _check_comparison(op, width):

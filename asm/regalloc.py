@@ -8,6 +8,7 @@ addresses are made again where they are used, the rest gets a stack slot.
 """
 
 from collections import defaultdict
+from heapq import heappop, heappush
 
 from .fold import COMMUTATIVE
 from .flow import bits, liveness, predecessors, successors
@@ -23,15 +24,19 @@ def allocate(function):
     """dict Value.n -> register; inserts the spill code that this takes into the function."""
     weight = _frequency(function)
     segments, unspillable = set(), set()
+    first = True
     while True:
         graph = _Graph(function, weight, unspillable)
-        for careful in (False, True):
-            # Joining whatever can be joined is best if it works out at once; spilling is not worth it.
-            graph.coalesce(careful)
-            spilled = graph.colour()
-            if not spilled:
-                return graph.registers()
+        # Joining whatever can be joined is best if it works out at once; spilling is not worth it. Where something
+        # was spilled already it hardly ever does before the last round.
+        if first and not graph.attempt(False):
+            return graph.registers()
+        spilled = graph.attempt(True)
+        if not spilled:
+            careful = graph.registers()
+            return careful if first or graph.attempt(False) else graph.registers()
         _Spiller(function, segments, unspillable).spill(spilled)
+        first = False
 
 
 def _frequency(function):
@@ -67,6 +72,17 @@ class _Graph:
         self.affinities = [] # and of other operations that could overwrite their operand
         self.alias = {}
         self._build(weight)
+        self.separate = None
+
+    def attempt(self, careful):
+        """Coalesces and colours, from the start; returns what found no register."""
+        if self.separate is not None:
+            self.alias = {}
+            self.adjacent, self.forbidden, self.cost, self.wishes = self.separate
+        self.separate = ({n: set(others) for n, others in self.adjacent.items()}, dict(self.forbidden), dict(self.cost),
+                         {n: dict(wishes) for n, wishes in self.wishes.items()})
+        self.coalesce(careful)
+        return self.colour()
 
     def _build(self, weight):
         function = self.function
@@ -168,13 +184,6 @@ class _Graph:
 
         careful: only where that cannot make the graph harder to colour.
         """
-        if careful:
-            # The other way was tried before: back to what it began with.
-            self.alias = {}
-            self.adjacent, self.forbidden, self.cost, self.wishes = self.separate
-        else:
-            self.separate = ({n: set(others) for n, others in self.adjacent.items()}, dict(self.forbidden), dict(self.cost),
-                             {n: dict(wishes) for n, wishes in self.wishes.items()})
         adjacent = self.adjacent
         for _, a, b in self.copies:
             a, b = self.find(a), self.find(b)
@@ -215,12 +224,21 @@ class _Graph:
         room = {n: _POPCOUNT[REGISTERS & ~forbidden[n]] for n in adjacent}
         easy = [n for n in adjacent if degree[n] < room[n]]
         hard = {n for n in adjacent if degree[n] >= room[n]}
+        # By what spilling costs; that only rises while neighbours go, so one that is no longer true is corrected.
+        price = self._spill_price(degree)
+        prices = sorted([(price(n), n) for n in hard])
         order, removed = [], set()
         while easy or hard:
             if easy:
                 n = easy.pop()
             else:
-                n = min(hard, key=self._spill_price(degree))
+                while True:
+                    told, n = heappop(prices)
+                    if n in hard:
+                        now = price(n)
+                        if now == told:
+                            break
+                        heappush(prices, (now, n))
                 hard.discard(n)
             removed.add(n)
             order.append(n)
