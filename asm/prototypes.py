@@ -14,6 +14,7 @@ _NAMED = {prefix + letter + str(bits) + suffix: (bits // 8, letter == "s")
 _NAMED.update({"%sint%d_t" % (u, bits): (bits // 8, not u) for u in ("", "u") for bits in (8, 16, 32, 64)})
 _NAMED.update({"bool": (1, False), "_Bool": (1, False), "size_t": (8, False), "ssize_t": (8, True),
                "gfp_t": (4, False), "pid_t": (4, True)})
+_DEPTH, _PARAMETERS = 8, 32
 _TYPE = "a C type (void, int, u64, struct NAME, ... and * behind it)"
 
 
@@ -50,8 +51,12 @@ def _type(s):
         kind = _integer(s)
     else:
         s.fail("expected " + _TYPE)
+    stars = 0
     while True:
         if s.take("*"):
+            stars += 1
+            if stars > _DEPTH:
+                s.fail("more than %d pointers to each other" % _DEPTH, 1)
             kind = ("pointer", kind)
         elif s.kind() == "name" and s.peek() in _QUALIFIERS:
             s.at += 1
@@ -70,6 +75,8 @@ def _integer(s):
 def _arrays(s, kind):
     counts = []
     while s.take("["):
+        if len(counts) == _DEPTH:
+            s.fail("more than %d dimensions" % _DEPTH, 1)
         counts.append(0 if s.peek() == "]" else s.number(0, (1 << 31) - 1, "number of elements"))
         s.expect("]")
     for count in reversed(counts):
@@ -77,8 +84,10 @@ def _arrays(s, kind):
     return kind
 
 
-def _parameters(s):
+def _parameters(s, depth=0):
     out = []
+    if depth == _DEPTH:
+        s.fail("more than %d functions within each other" % _DEPTH)
     if s.take(")"):
         return ()
     while True:
@@ -89,7 +98,7 @@ def _parameters(s):
                 s.at += 1
             s.expect(")")
             s.expect("(")
-            kind = ("pointer", ("function", kind, _parameters(s)))
+            kind = ("pointer", ("function", kind, _parameters(s, depth + 1)))
         else:
             if s.kind() == "name":
                 s.at += 1
@@ -99,6 +108,8 @@ def _parameters(s):
             s.at += 1
             return ()
         out.append(kind)
+        if len(out) > _PARAMETERS:
+            s.fail("more than %d parameters" % _PARAMETERS, 1)
         if s.expect(",", ")") == ")":
             return tuple(out)
 

@@ -202,6 +202,8 @@ class _Assembler:
                 break
             self._label(found.group(1), found.start(1))
             start = found.end()
+        if opcode is not None:
+            return self._append(self._parse(code, start, opcode))
         if start >= len(code.rstrip()):
             return
         word = re.match(r"\s*([.\w]*)", code[start:]).group(1)
@@ -216,13 +218,13 @@ class _Assembler:
                              "comes first" % self.current.name)
         if self.current is None:
             self._code_section(".text")
-        self._append(self._parse(code, start, opcode))
+        self._append(self._parse(code, start))
 
     def statement(self, code, start):
         """What stands in `code` from `start` on, as words."""
         return Statement(code, self.symbols, start)
 
-    def _parse(self, code, start, opcode):
+    def _parse(self, code, start, opcode=None):
         if opcode == LDDW and re.match(r"\s*r[0-9]+ = (0x)?[0-9a-f]+\s*$", code[start:]):
             code = code.rstrip() + " ll"
         made = self.statement(code, start).instruction()

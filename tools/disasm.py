@@ -87,16 +87,18 @@ def of_hex(data, path, order):
 
 
 def of_log(data, path):
-    from rawbpf.asm import AsmError
+    from rawbpf.asm import AsmError, AsmSyntaxError
     from rawbpf.asm.disassembler import text
     from rawbpf.asm.verifierlog import instructions_of_log
     lines, expected = [], 0
     try:
-        for slot, instruction in instructions_of_log(data.decode("utf-8", "replace")):
+        for slot, instruction in instructions_of_log(data.decode("utf-8", "replace"), path):
             if slot != expected:
                 lines.append("; the log does not show slots %d to %d" % (expected, slot - 1))
             lines.append("%4d: (%02x) %s" % (slot, instruction.code, text(instruction)))
             expected = slot + instruction.slots
+    except AsmSyntaxError:
+        raise
     except AsmError as error:
         raise Failure("%s: %s" % (path, error)) from None
     return "\n".join(lines) + "\n"
