@@ -96,6 +96,7 @@ class Btf:
         self._index = array("I")        # word offset of each type that the walk has passed
         self._walked = 0                # word offset that it has reached
         self._cache = {}
+        self._found = {}                # what find_ids found: a search reads all types
         self._pointer_size = None
 
     @classmethod
@@ -242,6 +243,12 @@ class Btf:
     def find_ids(self, name, kind=None):
         """The ids of the types called `name`, of one kind ("struct", "func", "typedef", ...; "enum"
         means 64-bit ones too) or of any."""
+        known = self._found.get((name, kind))
+        if known is None:
+            known = self._found[name, kind] = self._search(name, kind)
+        return list(known)
+
+    def _search(self, name, kind):
         kinds = None if kind is None else {_NUMBER[kind]} | ({_ENUM64} if kind == "enum" else set())
         found = self.base.find_ids(name, kind) if self.base is not None else []
         if not name:
