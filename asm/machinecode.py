@@ -16,12 +16,13 @@ class MachineInstruction(NamedTuple):
     operands: Tuple[str, ...] = ()
     target: Optional[int] = None
     known: bool = True
+    form: str = "%-6s %s"       # of the mnemonic and the operands
+    separator: str = ","
 
     @property
     def text(self):
         """`mov    %rdi,%rbp`: as objdump prints it."""
-        separator = ", " if self.mnemonic and self.mnemonic[0] == "." else ","
-        return ("%-6s %s" % (self.mnemonic, separator.join(self.operands))).rstrip()
+        return (self.form % (self.mnemonic, self.separator.join(self.operands))).rstrip()
 
 
 MACHINES = ("x86_64", "aarch64")

@@ -18,6 +18,16 @@ def lines(code, path):
     return [(int(offset, 16), _normal(text)) for offset, text in found]
 
 
+def aarch64_lines(code, path, root):
+    """As lines(), of AArch64 code; `root`: a folder with the binutils for it (Debian's, unpacked)."""
+    path.write_bytes(code)
+    done = subprocess.run([root / "usr/bin/aarch64-linux-gnu-objdump", "-D", "-z", "-b", "binary", "-m", "aarch64", path],
+                          stdout=subprocess.PIPE, universal_newlines=True, check=True,
+                          env={"LD_LIBRARY_PATH": str(root / "usr/lib/x86_64-linux-gnu")})
+    found = re.findall(r"^ *([0-9a-f]+):\t[0-9a-f]{8} \t(.*)$", done.stdout, re.M)
+    return [(int(offset, 16), text.split("//")[0].split("; undefined")[0].rstrip()) for offset, text in found]
+
+
 def _normal(text):
     text = text.split(" #")[0].strip()
     # before binutils 2.41 a shift by one does not show its count

@@ -9,7 +9,7 @@ import pytest
 from rawbpf.asm.machinecode import decode
 from rawbpf.asm.x86 import decode_one
 
-from .objdump import lines
+from .objdump import aarch64_lines, lines
 
 _LIKELY = bytes.fromhex("48 4c 41 49 66 f0 0f 44 65 c4 83 f7")
 
@@ -64,6 +64,28 @@ def test_the_end_of_the_code(hexed):
     found = list(decode(code, "x86_64"))
     assert sum(instruction.size for instruction in found) == len(code)
     assert found == [] or not found[0].known
+
+
+@pytest.mark.peer
+def test_aarch64(tmp_path):
+    """Random words, and all integer code of a large library: as objdump reads them."""
+    from rawbpf.asm.aarch64 import decode_one as decode_word
+    from rawbpf.elf.image import Image
+    from tests.debian import Suite
+    root = Suite("bookworm").root("arm64-gcc", ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"])
+    rng = random.Random(3)
+    classes = bytes.fromhex("1191d2f28bcbaa9b9ad35393f8f9b83878b939a9c8880854b43536d51ad692b2d4")
+    words = b"".join(rng.randbytes(3) + bytes([rng.choice(classes)]) for _ in range(30000))
+    library = Image.open(root / "usr/aarch64-linux-gnu/lib/libc.so.6")
+    compiled = bytes(library.data(library.section(".text")))
+    for code, least in ((words, 0.4), (compiled, 0.85)):
+        known = 0
+        for offset, expected in aarch64_lines(code, tmp_path / "code", root):
+            found = decode_word(code, offset)
+            if found.known:
+                assert found.text == expected, code[offset:offset + 4].hex()
+                known += 1
+        assert known > least * len(code) / 4
 
 
 def test_targets():

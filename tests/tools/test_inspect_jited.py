@@ -16,7 +16,10 @@ from tests.asm.kernel import level
 from tests.asm.objdump import lines
 from tests.tools.inspecting import run, run_json
 
-pytestmark = [pytest.mark.root, pytest.mark.skipif(platform.machine() != "x86_64", reason="of the JIT for x86-64")]
+pytestmark = pytest.mark.kernel
+
+MACHINE = platform.machine()
+X86 = MACHINE == "x86_64"
 
 COUNT = int(os.environ.get("RAWBPF_JIT_PROGRAMS", 500))
 
@@ -123,10 +126,12 @@ def image(kind, instructions, maps):
 def compare(images, path):
     """Of all at once: a call of objdump takes longer than what it does."""
     code = b"".join(images)
-    expected, found = lines(code, path), list(decode(code, "x86_64"))
+    found = list(decode(code, MACHINE))
     unknown = [code[one.offset:one.offset + 12].hex() for one in found if not one.known]
     assert unknown == []
-    assert [(one.offset, one.text) for one in found] == expected
+    # guests have no objdump: there it must be known at least; tests/asm compares the decoder for the other machine
+    if X86 and "RAWBPF_CC" not in os.environ:
+        assert [(one.offset, one.text) for one in found] == lines(code, path)
     return {one.mnemonic for one in found}, len(found)
 
 
@@ -138,8 +143,10 @@ def test_every_form(maps, tmp_path):
         except KernelError as error:        # the older the kernel, the fewer forms
             assert level() < 4, error
     names, count = compare(images, tmp_path / "code")
-    assert count > 200 and {"lock add", "bswap", "movzbq", "movsbq", "movabs", "jmp", "call", "cmp", "leave"} <= names | (
-        set() if level() == 4 else {"lock add", "movsbq"})
+    assert count > 200
+    if X86:
+        assert {"lock add", "bswap", "movzbq", "movsbq", "movabs", "jmp", "call", "cmp", "leave"} <= names | (
+            set() if level() == 4 else {"lock add", "movsbq"})
 
 
 @pytest.mark.slow
@@ -153,7 +160,7 @@ def test_arithmetic_and_jumps(maps, tmp_path):
             for at in range(0, len(group), 400):
                 images.append(image("socket_filter", isa.program(group[at:at + 400]), {"data": data, "out": out}))
     names, count = compare(images, tmp_path / "code")
-    assert {"idiv", "div", "imul", "sar", "shr", "shl", "jl", "jb", "jle", "jbe", "jne", "test"} - names <= (
+    assert not X86 or {"idiv", "div", "imul", "sar", "shr", "shl", "jl", "jb", "jle", "jbe", "jne", "test"} - names <= (
         set() if level() == 4 else {"idiv"})
 
 
@@ -199,6 +206,9 @@ def test_functions_and_meanings(loaded, maps):
     functions = re.findall(r"^(bpf_prog_[0-9a-f]{16}\S*):\n", out, re.M)
     assert len(functions) == 2 and functions[0] == "bpf_prog_%s_calls" % loaded.info().tag
     table = maps["table"].info().id
+    if not X86:
+        assert "  <map[id:%d]>\n" % table in out and re.search(r"^ +[0-9a-f]+:\t\S+\t.*  <\w*map_delete_elem>$", out, re.M)
+        return
     assert re.search(r"^ +[0-9a-f]+:\tmovabs \$0xffff[0-9a-f]{12},%%rdi  <map\[id:%d\]>$" % table, out, re.M)
     # a hash table's delete is called directly
     assert re.search(r"^ +[0-9a-f]+:\tcall   0xffffffff[0-9a-f]{8}  <\w*(htab_map_delete_elem|map_delete_elem)>$", out, re.M)
@@ -212,7 +222,7 @@ def test_json(loaded):
     assert code == loaded.jited()
     assert [insn["pc"] for insn in first["insns"]][0] == "0x0"
     assert {"pc", "operation", "operands", "opcodes"} <= set(first["insns"][0])
-    assert [insn["operands"] for insn in second["insns"] if insn["operation"] == "leave"] == [[None]]
+    assert [insn["operands"] for insn in second["insns"] if insn["operation"] in ("leave", "ret")][:1] == [[None]]
 
 
 def test_file(loaded, tmp_path):
@@ -231,8 +241,9 @@ def test_source_lines(rawbpf, tmp_path):
         out = run("prog", "dump", "jited", "id", number, "linum")[1]
         # the first line's code begins with the function's own
         assert re.search(r"^; r0 = 7 \[file:\S*lines.s line_num:3 line_col:0\]\n +0:\t", out, re.M)
-        assert re.search(r"^; exit \[file:\S*lines.s line_num:4 line_col:0\]\n +[0-9a-f]+:\tleave$", out, re.M)
+        assert re.search(r"^; exit \[file:\S*lines.s line_num:4 line_col:0\]\n +[0-9a-f]+:\t%s" % ("leave$" if X86 else ""), out,
+                         re.M)
         (function,) = run_json("prog", "dump", "jited", "id", number, "linum")
         (line,) = [one for one in function["insns"] if one.get("src") == "exit"]
-        assert (line["operation"], line["operands"], line["line_num"]) == ("leave", [None], 4)
+        assert line["line_num"] == 4 and (not X86 or (line["operation"], line["operands"]) == ("leave", [None]))
         assert function["proto"] == "long lines(long a0)"
