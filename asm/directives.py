@@ -31,7 +31,7 @@ def directive(assembler, word, code, rest):
         return assembler.open_section(word)
     if word == ".section":
         found = re.match(r'\s*("[^"]+"|[^\s,"]+)', code[rest:])
-        if not found or not found.group(1).isprintable():
+        if not found:
             raise Unexpected(rest, len(code), "expected the name of a section")
         return assembler.open_section(found.group(1).strip('"'))
     if assembler.current == "ignored":

@@ -70,6 +70,7 @@ _NUMBERED = re.compile(r"([0-9]{1,9}): \(([0-9a-f]{2})\) (.+)$").match
 _HEADING = re.compile(r"(?:[0-9a-f]{8,16} <([^>]+)>|[A-Za-z_][\w \*]*[ *]([A-Za-z_]\w*)\([^()]*\)):$")
 _LABEL = re.compile(r"\s*([A-Za-z_.$][\w.$]*|[0-9]{1,9}):(?!\S{0,200}\w\()\s*")
 _RELOCATION = re.compile(r"\s*[0-9a-f]{16}:\s+(R_BPF_\w+)\s+(\S+?)(?:\+(0x[0-9a-f]{1,8}))?$")
+_SECTION = re.compile(r"\s*\.section\s+[^\s,\";]+").match
 _FOREIGN = re.compile(r"\.(BTF|debug|llvm|note|eh_frame|symtab|strtab|rel)")
 _DATA_NAME = re.compile(r"(\.(data|rodata|bss)(\.|$)|license$|version$)")
 
@@ -151,6 +152,9 @@ class _Assembler:
     def _without_comments(self, line):
         """The line with blanks for what is comment, so that columns stay."""
         out, at = "", 0
+        named = _SECTION(line)
+        if named and not self.comment:      # uprobe//bin/bash:readline has no comment in it
+            out, at = line[:named.end()], named.end()
         while at < len(line):
             if self.comment:
                 end = line.find("*/", at)
@@ -301,6 +305,8 @@ class _Assembler:
 
     def open_section(self, name):
         """What follows belongs to this section."""
+        if not name or '"' in name or not name.isprintable():
+            raise AsmError("%r is no name of a section" % name)
         if _FOREIGN.match(name):
             self.current = "ignored"
         elif _DATA_NAME.match(name):

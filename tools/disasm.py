@@ -114,9 +114,9 @@ def of_assembly(assembly):
         options = {"key": m.key_size, "value": m.value_size, "max_entries": m.max_entries, "flags": m.flags, **m.options}
         lines.append(".map %s %s %s" % (m.name, m.type, " ".join("%s=%s" % pair for pair in options.items() if pair[1])))
     for data in assembly.data.values():
-        lines += ["", ".section %s" % data.name, *_data(data)]
+        lines += ["", ".section %s" % _quoted(data.name), *_data(data)]
     for section in assembly.sections.values():
-        lines += ["", ".section %s" % section.name]
+        lines += ["", ".section %s" % _quoted(section.name)]
         lines += [".globl %s" % name for name in section.labels if name in assembly.globals]
         slot = 0
         names = {}
@@ -126,7 +126,15 @@ def of_assembly(assembly):
             lines += ["%s:" % name for name in names.get(index, ())]
             lines.append("%4d: (%02x) %s" % (slot, instruction.code, text(instruction)))
             slot += instruction.slots
-    return "\n".join([*_externals(assembly), *lines]).lstrip("\n") + "\n"
+    lines = [*_externals(assembly), *lines]
+    # names of a damaged file
+    shown = [line if line.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines]
+    return "\n".join(shown).lstrip("\n") + "\n"
+
+
+def _quoted(name):
+    """A section's name, in quotes where it could be taken for something else."""
+    return name if re.match(r"[\w.:?*@+-]+(/[\w.:?*@+-]+)*$", name) else '"%s"' % name
 
 
 def _externals(assembly):

@@ -26,7 +26,14 @@ def kind_of(btf, name, kind):
     if found is None:
         return None
     found = _tuple(found.type if isinstance(found, Variable) else found)
-    return None if found == ("void",) else found
+    return None if found == ("void",) or _nameless(found) else found
+
+
+def _nameless(kind):
+    """Is there a struct without a name in it, which no declaration can say?"""
+    return kind[0] in ("struct", "union", "enum") and not kind[1] or any(
+        _nameless(part) for part in (*kind[1:], *(kind[2] if kind[0] == "function" else ())) if isinstance(part, tuple)
+        and part and isinstance(part[0], str))
 
 
 def _tuple(type, depth=0):

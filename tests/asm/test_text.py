@@ -229,6 +229,17 @@ def test_includes_that_include_themselves(tmp_path):
         assemble('.include "nothere.s"', str(tmp_path / "c.s"))
 
 
+def test_names_of_sections():
+    for line, name in ((".section uprobe//bin/bash:readline // comment", "uprobe//bin/bash:readline"),
+                       ('.section "uprobe//bin/my bash:readline"; comment', "uprobe//bin/my bash:readline"),
+                       (".section xdp // comment", "xdp"), (".section xdp,\"ax\",@progbits", "xdp"),
+                       (".section usdt//proc/self/exe:a:b", "usdt//proc/self/exe:a:b")):
+        assert list(assemble(line + "\nexit").sections) == [name]
+    for line in ('.section', '.section ""', '.section \x01', 'Disassembly of section a"b:'):
+        with pytest.raises(AsmSyntaxError):
+            assemble(line)
+
+
 def test_numeric_labels():
     assert encode(instructions("1: r0 = 0\nif r0 == 0 goto 1f\ngoto 1b\n1: exit"), "little") == bytes.fromhex(
         "b700000000000000 1500010000000000 0500fdff00000000 9500000000000000")

@@ -1,6 +1,7 @@
 """`rawbpf asm`, `disasm` and `compile`: formats, what they read, and one error for whatever is wrong."""
 
 import json
+import os
 import random
 import struct
 import subprocess
@@ -146,14 +147,68 @@ def test_an_object_says_what_the_text_said(run, tmp_path):
 @pytest.mark.root
 def test_loaded_programs(run, tmp_path):
     from rawbpf.loader import Program
+    from rawbpf.loader.detached import mount
     with Program.load("socket_filter", decode(RETURN_2, "little"), name="test_disasm") as program:
         info = program.info()
-        for option, value in (("--id", info.id), ("--tag", info.tag), ("--name", "test_disasm")):
-            status, out, _ = run("disasm", option, value)
-            assert status == 0 and b"   0: (b7) r0 = 2\n   1: (95) exit\n" in out
-            assert ("; %d: socket_filter test_disasm  tag %s" % (info.id, info.tag)).encode() in out
+        bpffs = mount("bpf")
+        pin = "/proc/self/fd/%d/test_disasm" % bpffs
+        program.pin(pin)
+        shown = ("; %d: socket_filter test_disasm  tag %s\n   0: (b7) r0 = 2\n   1: (95) exit\n" % (info.id, info.tag)).encode()
+        for option, value in (("--id", info.id), ("--name", "test_disasm"), ("--pin", pin)):
+            assert run("disasm", option, value) == (0, shown, b"")
+        # others may have loaded the same
+        for tag in (info.tag, info.tag.upper()):
+            status, out, _ = run("disasm", "--tag", tag)
+            assert status == 0 and shown in out
+        os.unlink(pin)
+        os.close(bpffs)
+        assert assemble(shown.decode()).instructions() == decode(RETURN_2, "little")
     assert "no loaded program has the name test_disasm" in one_error(run("disasm", "--name", "test_disasm"))
     assert "no such prog" in one_error(run("disasm", "--id", info.id))
+    assert "No such file" in one_error(run("disasm", "--pin", "/sys/fs/bpf/none/x"))
+    assert "/proc/self/status" in one_error(run("disasm", "--pin", "/proc/self/status"))
+
+
+@pytest.mark.root
+def test_what_the_kernel_made_of_a_program_assembles_again(run, tmp_path):
+    """Translated instructions have forms of the kernel's own: helpers by address, loads that may fault, map ids."""
+    from rawbpf.loader import Map, Program
+    source = assemble("""
+        r6 = r1
+        *(u64 *)(r10 -8) = 0
+        r1 = map[m] ll
+        r2 = r10
+        r2 += -8
+        call bpf_map_lookup_elem
+        if r0 == 0 goto out
+        r1 = *(u32 *)(r6 +0)
+        lock *(u64 *)(r0 +0) += r1
+        call bpf_ktime_get_ns
+    out: r0 = 0
+        exit
+    """, strict=False).instructions()
+    with Map.create("hash", 8, 8, 4, name="m") as m, Program.load("socket_filter", source, maps={"m": m}) as program:
+        status, out, _ = run("disasm", "--id", program.info().id)
+        assert status == 0
+        assert encode(assemble(out.decode(), strict=False).instructions()) == program.xlated()
+
+
+@pytest.mark.peer
+def test_objects_that_clang_made(run, tmp_path):
+    """Their disassembly assembles to the same instructions, maps and data, CO-RE relocations and all."""
+    from tests.bpfcc import FIXTURES, compile_bpf
+    for name in ("core.c", "features.c", "symbols.c", "arena.c", "struct_ops.c", "usdt.c"):
+        path = compile_bpf(name)
+        status, out, error = run("disasm", path)
+        assert (status, error) == (0, b""), (FIXTURES / name, error)
+        with open(path, "rb") as file:
+            read = read_object(file.read(), path, show=True)
+        made = assemble(out.decode(), strict=False)
+        for section, code in read.sections.items():
+            assert made.sections[section].instructions == code.instructions
+            assert set(code.labels) <= set(made.sections[section].labels)
+        assert made.maps == read.maps and made.kfuncs == read.kfuncs and made.ksyms == read.ksyms
+        assert {n: bytes(d.content) for n, d in made.data.items()} == {n: bytes(d.content) for n, d in read.data.items()}
 
 
 @pytest.mark.root
