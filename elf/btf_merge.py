@@ -65,8 +65,8 @@ class Merger:
         self._starts.append((base, btf.count))
         for type_id in range(1, btf.count):
             node = _node(btf, raw.record(btf, type_id), base)
-            if any(not 0 <= ref < base + btf.count for ref in node.refs):
-                raise ElfError(btf.path, None, "BTF type %d refers to a type that is not there" % type_id)
+            if any(not 0 <= ref < base + btf.count or ref and btf.kind(ref - base) == "datasec" for ref in node.refs):
+                raise ElfError(btf.path, None, "BTF type %d refers to what is no type" % type_id)
             self._nodes.append(node)
 
     def replace(self, which, old, other, new):

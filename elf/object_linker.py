@@ -167,6 +167,10 @@ class _Linker:
             numbers[number, symbol] = self.writer.symbol(
                 name, symbol.bind, symbol.type, out.index if out else 0, at, symbol.size, _HIDDEN if symbol.hidden else 0)
         for out in self.sections.values():
+            for _, target, _ in out.relocations:
+                if target not in numbers:
+                    raise self.files[target[0]].error("a relocation of %s refers to %s, which is no symbol of its "
+                                                      "sections" % (out.name, target[1].name or "no symbol"))
             self.writer.relocate(out.index, [(at, numbers[target], kind) for at, target, kind in out.relocations])
 
     # -- relocations -----------------------------------------------------------------------------------

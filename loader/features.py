@@ -7,8 +7,9 @@ permission is a KernelError, not a "no".
 import errno
 import functools
 import struct
+from typing import NamedTuple
 
-from . import syscalls
+from . import introduced, syscalls
 from .errors import KernelError, missing_capabilities, refused
 from .kobject import KernelObject
 from .maps import Map
@@ -22,6 +23,7 @@ def _code(*instructions):
                     for code, dst, src, off, imm in instructions)
 
 
+_RETURN_1 = _code((0xb7, 0, 0, 0, 1), (0x95, 0, 0, 0, 0))
 _RETURN_0 = _code((0xb7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0))
 
 
@@ -150,35 +152,35 @@ def has_program(type, expected_attach_type=None):
 
 @functools.lru_cache(maxsize=None)
 def has_link(kind):
-    """Does the kernel have "perf_event" links (5.15+), "kprobe_multi" (5.18+), "kprobe_session"
-    (6.10+), "uprobe_multi" (6.6+), "uprobe_session" (6.13+)?
+    """Does the kernel have links of this kind: a name of uapi.LINK_TYPES, "kprobe_session", "uprobe_session"?
 
-    Asked by a request that cannot succeed: the errno says whether it was understood.
+    Asked by a request that cannot succeed, whose errno says whether it was understood; of kinds that answer alike
+    either way, by looking for the function that makes them in the kernel's BTF.
     """
+    if kind in _LINK_FUNCTIONS:
+        from . import ksyms
+        return ksyms.vmlinux() is not None and bool(ksyms.vmlinux().find_id(_LINK_FUNCTIONS[kind], "func"))
     try:
-        attach_type, understood = _LINK_PROBES[kind]
+        type, attach_type, layout, understood, fields = _LINK_PROBES[kind]
     except KeyError:
-        raise ValueError("no probe for links of kind %r: %s" % (kind, ", ".join(_LINK_PROBES))
-                         ) from None
+        raise ValueError("no probe for links of kind %r: %s" % (
+            kind, ", ".join(sorted(set(_LINK_PROBES) | set(_LINK_FUNCTIONS))))) from None
+    options = dict(_load_options(type))
+    if attach_type != "perf_event" and not attach_type.startswith(("tcx", "netkit")):
+        options["expected_attach_type"] = attach_type
     try:
-        program = Program.load("kprobe", _RETURN_0,
-                               expected_attach_type=None if kind == "perf_event" else attach_type)
+        program = Program.load(type, _RETURN_1 if type.startswith("cgroup") else _RETURN_0, **options)
     except KernelError as error:
         if _permission(error):
             raise
         return False
+    kept = [bytearray(b"/\0"), bytearray(8), bytearray(b"no such function\0")]
+    pointers = bytearray(struct.pack("=Q", address(kept[2])))
+    given = {"path": address(kept[0]), "offsets": address(kept[1]), "syms": address(pointers)}
+    fields = {name: given.get(name, value) for name, value in fields.items()}
     with program:
-        fields = dict(prog_fd=program.fd, attach_type=ATTACH_TYPES[attach_type])
-        kept = [bytearray(b"/\0"), bytearray(8), bytearray(b"no such function\0")]
-        pointers = bytearray(struct.pack("=Q", address(kept[2])))
         try:
-            if kind == "perf_event":
-                fd = syscalls.link_create("plain", target_fd=0xffffffff, **fields)
-            elif kind.startswith("uprobe"):
-                fd = syscalls.link_create("uprobe_multi", path=address(kept[0]), cnt=1,
-                                          offsets=address(kept[1]), **fields)
-            else:
-                fd = syscalls.link_create("kprobe_multi", syms=address(pointers), cnt=1, **fields)
+            fd = syscalls.link_create(layout, prog_fd=program.fd, attach_type=ATTACH_TYPES[attach_type], **fields)
         except OSError as error:
             if error.errno == errno.EPERM:
                 raise refused("probe for %s links" % kind, error, "trace") from None
@@ -187,13 +189,120 @@ def has_link(kind):
         return True
 
 
-_LINK_PROBES = {
-    "perf_event": ("perf_event", (errno.EBADF,)),
-    "kprobe_multi": ("trace_kprobe_multi", (errno.ESRCH, errno.ENOENT)),
-    "kprobe_session": ("trace_kprobe_session", (errno.ESRCH, errno.ENOENT)),
-    "uprobe_multi": ("trace_uprobe_multi", (errno.EBADF,)),
-    "uprobe_session": ("trace_uprobe_session", (errno.EBADF,)),
+_NOWHERE = 0xffffffff       # a descriptor that is none
+_UPROBE = {"path": 0, "cnt": 1, "offsets": 0}
+_LINK_PROBES = {    # program type, attach type, layout of the request, errnos of a kernel that knows it, its fields
+    "perf_event": ("kprobe", "perf_event", "plain", (errno.EBADF,), {"target_fd": _NOWHERE}),
+    "kprobe_multi": ("kprobe", "trace_kprobe_multi", "kprobe_multi", (errno.ESRCH, errno.ENOENT),
+                     {"syms": 0, "cnt": 1}),
+    "kprobe_session": ("kprobe", "trace_kprobe_session", "kprobe_multi", (errno.ESRCH, errno.ENOENT),
+                       {"syms": 0, "cnt": 1}),
+    "uprobe_multi": ("kprobe", "trace_uprobe_multi", "uprobe_multi", (errno.EBADF,), _UPROBE),
+    "uprobe_session": ("kprobe", "trace_uprobe_session", "uprobe_multi", (errno.EBADF,), _UPROBE),
+    "cgroup": ("cgroup_skb", "cgroup_inet_ingress", "plain", (errno.EBADF,), {"target_fd": _NOWHERE}),
+    "netns": ("sk_lookup", "sk_lookup", "plain", (errno.EBADF,), {"target_fd": _NOWHERE}),
+    "tcx": ("sched_cls", "tcx_ingress", "relative", (errno.ENODEV,), {}),
+    "netkit": ("sched_cls", "netkit_primary", "relative", (errno.ENODEV,), {}),
+    "netfilter": ("netfilter", "netfilter", "netfilter", (errno.EAFNOSUPPORT, errno.EPFNOSUPPORT), {"pf": 255}),
+    "sockmap": ("sk_msg", "sk_msg_verdict", "plain", (errno.EBADF,), {"target_fd": _NOWHERE}),
+    "iter": ("tracing", "trace_iter", "iter", (), {}),
 }
+_LINK_FUNCTIONS = {
+    "raw_tracepoint": "bpf_raw_tp_link_release", "tracing": "bpf_tracing_link_release",
+    "xdp": "bpf_xdp_link_release", "struct_ops": "bpf_struct_ops_link_create",
+    "tracing_multi": "bpf_tracing_multi_attach",
+}
+
+
+@functools.lru_cache(maxsize=None)
+def has_attach(attach_type):
+    """Does the kernel know this way to attach (a name of uapi.ATTACH_TYPES)?"""
+    number(ATTACH_TYPES, attach_type, "attach type")
+    by_link = {"perf_event": "perf_event", "trace_kprobe_multi": "kprobe_multi", "struct_ops": "struct_ops",
+               "trace_kprobe_session": "kprobe_session", "trace_uprobe_multi": "uprobe_multi",
+               "trace_uprobe_session": "uprobe_session", "netfilter": "netfilter"}.get(attach_type)
+    if by_link:
+        return has_link(by_link)
+    if attach_type.startswith(("trace_", "modify_return")):
+        if attach_type.endswith("_multi"):
+            return has_link("tracing_multi")
+        return has_program("tracing", attach_type)
+    if attach_type.startswith("lsm_"):
+        return has_program("lsm", attach_type)
+    if attach_type in ("xdp_devmap", "xdp_cpumap", "sk_reuseport_select", "sk_reuseport_select_or_migrate"):
+        # said when the program is loaded; before, the kernel did not look
+        return has_program("xdp" if attach_type.startswith("xdp") else "sk_reuseport", attach_type) and \
+            not introduced.needs("attach", attach_type)
+    # the attach type is looked at before the program, which is none
+    try:
+        syscalls.bpf("prog_attach", target_fd=_NOWHERE, attach_bpf_fd=_NOWHERE, attach_type=ATTACH_TYPES[attach_type])
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            raise refused("probe for attach type %s" % attach_type, error, "net") from None
+        return error.errno == errno.EBADF
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def kfunc_names():
+    """Names of the kernel functions that programs of some type may call, as the kernel's BTF tags them (6.9+).
+    Before, which ones those are stands nowhere: all whose names begin with "bpf_", to be asked with has_kfunc()."""
+    from . import ksyms
+    btf = ksyms.vmlinux()
+    if btf is None:
+        return ()
+    from rawbpf.elf import btf_raw as raw
+    tagged = set()
+    for number_ in btf.find_ids("bpf_kfunc", "decl_tag"):
+        tagged.add(raw.record(btf, raw.record(btf, number_).rest).name)
+    if not tagged:
+        tagged = {name for name, _ in btf.functions() if name.startswith("bpf_")}
+    return tuple(sorted(tagged))
+
+
+def kfuncs(type):
+    """Names of the kernel functions that programs of this type may call (5.13+). Each is asked of the verifier, which
+    takes a second or two for all."""
+    return [name for name in kfunc_names() if has_kfunc(name, type)]
+
+
+def limits():
+    """What bounds programs and maps here, None where there is no bound: `instructions` of one program, `processed` by
+    the verifier on all paths, `stack` bytes, `tail_calls` in a row, `stack_frames` (of kernel and user stacks),
+    `jit` bytes for programs of unprivileged users, `memlock` bytes that maps may take (before 5.11)."""
+    from . import kernel
+
+    def sysctl(name):
+        text = kernel.sysctl(name)
+        return int(text) if text is not None and text.lstrip("-").isdigit() else None
+    large = has_large_programs()
+    return {"instructions": 1000000 if large else 4096, "processed": 1000000 if large else 131072, "stack": 512,
+            "tail_calls": 33, "stack_frames": sysctl("kernel.perf_event_max_stack"),
+            "jit": sysctl("net.core.bpf_jit_limit"),
+            "memlock": kernel.memlock_limit() if kernel.charges_memlock() else None}
+
+
+class Feature(NamedTuple):
+    """`there`: does this kernel have it; `since`: (major, minor) of the first Linux that did, None if not known;
+    `needs`: the sentence for an error, "" where the version is no reason."""
+
+    kind: str
+    name: str
+    there: bool
+    since: object
+    needs: str
+
+
+def feature(kind, name, type=None):
+    """The Feature of a kind: "map", "program", "attach", "link", "helper" or "kfunc" (the last two for programs of a
+    type)."""
+    ask = {"map": has_map, "program": has_program, "attach": has_attach, "link": has_link,
+           "helper": lambda each: has_helper(each, type), "kfunc": lambda each: has_kfunc(each, type)}.get(kind)
+    if ask is None:
+        raise ValueError("no kind of feature is called %r" % kind)
+    there = ask(name)
+    return Feature(kind, name, there, introduced.version(kind, name), "" if there else introduced.needs(kind, name))
+
 
 _INSTRUCTIONS = {
     "jmp_lt": _code((0xb7, 0, 0, 0, 0), (0xa5, 0, 0, 0, 1), (0x95, 0, 0, 0, 0)),            # 4.14

@@ -177,7 +177,29 @@ _HELPERS = """
 6.1 209
 6.2 211
 """
-_TEXTS = {"map": _MAPS, "program": _PROGRAMS, "attach": _ATTACHES, "link": _LINKS, "command": _COMMANDS}
+# kernel functions that programs call, of those that are asked for
+_KFUNCS = """
+6.2 bpf_rcu_read_lock bpf_rcu_read_unlock bpf_cast_to_kern_ctx bpf_rdonly_cast bpf_obj_new_impl bpf_obj_drop_impl
+6.2 bpf_list_push_front_impl bpf_list_push_back_impl bpf_list_pop_front bpf_list_pop_back
+6.2 bpf_task_acquire bpf_task_release bpf_task_from_pid bpf_cgroup_acquire bpf_cgroup_release bpf_cgroup_ancestor
+6.3 bpf_rbtree_add_impl bpf_rbtree_remove bpf_rbtree_first bpf_xdp_metadata_rx_timestamp bpf_xdp_metadata_rx_hash
+6.3 bpf_cpumask_create bpf_cpumask_acquire bpf_cpumask_release bpf_cpumask_set_cpu bpf_cpumask_test_cpu
+6.4 bpf_dynptr_from_skb bpf_dynptr_from_xdp bpf_dynptr_slice bpf_dynptr_slice_rdwr bpf_refcount_acquire_impl
+6.4 bpf_iter_num_new bpf_iter_num_next bpf_iter_num_destroy bpf_cgroup_from_id
+6.5 bpf_dynptr_adjust bpf_dynptr_is_null bpf_dynptr_is_rdonly bpf_dynptr_size bpf_dynptr_clone
+6.7 bpf_throw bpf_iter_task_vma_new bpf_iter_task_vma_next bpf_iter_task_vma_destroy bpf_iter_css_task_new
+6.7 bpf_iter_task_new bpf_iter_task_next bpf_iter_task_destroy bpf_iter_css_new bpf_iter_css_next
+6.8 bpf_get_file_xattr bpf_get_fsverity_digest
+6.1 bpf_verify_pkcs7_signature bpf_lookup_user_key bpf_key_put
+6.9 bpf_arena_alloc_pages bpf_arena_free_pages bpf_sk_assign_tcp_reqsk
+6.10 bpf_preempt_disable bpf_preempt_enable bpf_wq_init bpf_wq_set_callback_impl bpf_wq_start
+6.11 bpf_iter_bits_new bpf_iter_bits_next bpf_iter_bits_destroy
+6.12 bpf_copy_from_user_str
+6.13 bpf_get_kmem_cache bpf_iter_kmem_cache_new bpf_iter_kmem_cache_next bpf_iter_kmem_cache_destroy
+6.14 bpf_local_irq_save bpf_local_irq_restore
+6.15 bpf_res_spin_lock bpf_res_spin_unlock
+"""
+_TEXTS = {"kfunc": _KFUNCS, "map": _MAPS, "program": _PROGRAMS, "attach": _ATTACHES, "link": _LINKS, "command": _COMMANDS}
 _tables = {}
 
 

@@ -199,6 +199,8 @@ class Linker:
             maps.add(used)
 
     def _target(self, section, offset, where):
+        if section >= len(self.file.sections):
+            raise ObjectError("%s: it refers to something in no section" % where)
         target = self.file.function_at(section, offset)
         if target is None:
             raise ObjectError("%s: no function starts at byte %d of section %s" % (

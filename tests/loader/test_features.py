@@ -117,3 +117,54 @@ def test_unknown_names():
         features.has_program("tracepoints")
     with pytest.raises(ValueError, match="no probe for links"):
         features.has_link("nonsense")
+
+
+# what a kernel may be built without, and Debian's are: the BPF LSM (asked of lsm programs), netkit, FPROBE in 6.1
+_OPTIONAL_LINKS = {"netkit", "kprobe_multi", "kprobe_session", "tracing_multi"}
+_OPTIONAL_ATTACHES = {"netkit_primary", "netkit_peer", "trace_kprobe_multi", "trace_kprobe_session", "trace_fentry",
+                      "trace_fexit", "modify_return", "lsm_mac", "lsm_cgroup", "trace_fsession", "lirc_mode2",
+                      "trace_fentry_multi", "trace_fexit_multi", "trace_fsession_multi"}
+
+
+@pytest.mark.kernel
+def test_links_and_attach_types_by_version():
+    running, before = kernel.release()[:2], _descriptors()
+    for kind, optional in (("link", _OPTIONAL_LINKS), ("attach", _OPTIONAL_ATTACHES)):
+        for name, first in introduced.table(kind).items():
+            found = features.feature(kind, name)
+            assert found.since == first
+            if running < first:
+                assert not found.there, (kind, name)
+                assert found.needs.endswith("needs Linux %d.%d or later, this is %d.%d" % (first + running)), found
+            elif name not in optional:
+                assert found.there and not found.needs, (kind, name)
+    assert _descriptors() == before
+    with pytest.raises(ValueError, match="no BPF attach type is called"):
+        features.has_attach("tcx_ingres")
+
+
+@pytest.mark.vm
+def test_fentry_is_known_where_the_kernel_traces_functions():
+    assert features.has_attach("trace_fentry") and features.has_attach("modify_return")
+    assert features.has_link("kprobe_multi") == (kernel.release() >= (6, 12))       # Debian's 6.1 has no FPROBE
+
+
+@pytest.mark.kernel(since="6.12")
+def test_kernel_functions_by_version():
+    """BTF tags all of them; those of the table are there from their version on."""
+    names = set(features.kfunc_names())
+    assert {"bpf_rcu_read_lock", "bpf_iter_num_new", "bpf_task_from_pid", "bpf_arena_alloc_pages"} <= names
+    built_without = {"bpf_verify_pkcs7_signature", "bpf_get_fsverity_digest"}
+    for name, first in introduced.table("kfunc").items():
+        if name not in built_without:
+            assert (name in names) == (kernel.release()[:2] >= first), name
+    assert features.feature("kfunc", "bpf_rcu_read_lock", "syscall").there
+
+
+@pytest.mark.kernel
+def test_limits():
+    found = features.limits()
+    assert found["instructions"] == 1000000 and found["stack"] == 512 and found["tail_calls"] == 33
+    with open("/proc/sys/kernel/perf_event_max_stack") as file:
+        assert found["stack_frames"] == int(file.read())
+    assert (found["memlock"] is None) or kernel.release() < (5, 11)
