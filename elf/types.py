@@ -280,13 +280,13 @@ def declaration(t, name="", spaced=False, depth=0):
     qualifiers = []
     for _ in range(_DEEP):
         if isinstance(t, Qualified):
-            if t.qualifier != "type_tag":
+            if t.qualifier != "type_tag" and t.qualifier not in qualifiers:
                 qualifiers.append("_Atomic" if t.qualifier == "atomic" else t.qualifier)
             t = t.target
             continue
         if isinstance(t, Pointer):
-            star = "*" + " ".join(qualifiers)
-            glue = " " if inner and (qualifiers or (spaced and inner == name)) else ""
+            star = " ".join(["*"] + qualifiers)
+            glue = " " if inner and (qualifiers or inner[0] == "(" or (spaced and inner == name)) else ""
             inner = star + glue + inner
             qualifiers = []
             t = t.target
@@ -336,9 +336,12 @@ def _base(t):
     return t.name
 
 
+_MODES = {1: "byte", 2: "HI", 8: "word"}
+
+
 def definition(t, indent="\t"):
     """C text that defines a struct, union, enum or typedef with all its members (anonymous ones
-    written out, named ones by name), ending without the last semicolon."""
+    written out, named ones by name; gaps filled, see type_layout), ending without the last semicolon."""
     return _definition(t, "", indent, 0)
 
 
@@ -350,19 +353,44 @@ def _definition(t, name, indent, depth):
         return "typedef " + declaration(target, t.name)
     core, after = t, ""
     while isinstance(core, Array):
-        after += "[%d]" % core.count if core.count else "[]"
+        after += "[%d]" % core.count
         core = core.element
     own = isinstance(core, (Struct, Enum)) and (not depth or not core.name)
     if not own or depth > 16 or getattr(core, "forward", False):
-        return declaration(t, name)
-    pad = indent * max(depth, 1)
-    end = "\n" + indent * max(depth - 1, 0) + "}" + (" " + name + after if name else "")
+        return _member(core, name + after, indent, depth)
+    outer = indent * max(depth - 1, 0)
+    attribute = ""
     if isinstance(core, Enum):
-        lines = ["%s%s = %d," % (pad, n, v) for n, v in core.values.items()]
+        wide = ("LL" if core.signed else "ULL") if any(not -1 << 31 <= v < 1 << 32 for v in core.values.values()) else ""
+        lines = ["%s%s%s = %d%s," % (outer, indent, n, v, wide) for n, v in core.values.items()]
+        if core.size in _MODES and not wide:
+            attribute = " __attribute__((mode(%s)))" % _MODES[core.size]
     else:
-        lines = []
-        for field in core.fields:
-            text = _definition(field.type, field.name, indent, max(depth, 1) + 1)
-            lines.append("%s%s%s;" % (pad, text, "" if field.bit_size is None else ": %d" % field.bit_size))
+        lines, packed = _members(core, indent, max(depth, 1))
+        attribute = " __attribute__((packed))" if packed else ""
     head = ("enum" if isinstance(core, Enum) else core.kind) + (" " + core.name if core.name else "")
-    return head + " {\n" + "\n".join(lines) + end
+    body = "\n%s\n%s" % ("\n".join(lines), outer) if lines else ""
+    return "%s {%s}%s%s" % (head, body, attribute, " " + name + after if name else "")
+
+
+def _member(t, name, indent, depth):
+    """A member of any other type; what has no name is written out, behind pointers and qualifiers too."""
+    text, core = declaration(t, name).replace("[]", "[0]"), t
+    while isinstance(core, (Pointer, Qualified, Array)):
+        core = core.element if isinstance(core, Array) else core.target
+    if isinstance(core, (Struct, Enum)) and not core.name and depth <= 16:
+        text = text.replace(_base(core), _definition(core, "", indent, depth), 1)
+    return text
+
+
+def _members(struct, indent, depth):
+    """The lines of a struct's body, and whether it is packed."""
+    from .type_layout import gaps
+
+    pad, lines = indent * depth, []
+    fillings, packed = gaps(struct)
+    for field, before in zip(struct.fields, fillings):
+        lines += ["%s%s: %d;" % (pad, name, width) for name, width in before]
+        text = _definition(field.type, field.name, indent, depth + 1)
+        lines.append("%s%s%s;" % (pad, text, "" if field.bit_size is None else ": %d" % field.bit_size))
+    return lines + ["%s%s: %d;" % (pad, name, width) for name, width in fillings[-1]], packed

@@ -73,7 +73,7 @@ def prototype(name, module=None):
 
 
 def declaration(type, name):
-    """A parameter as listings print it: "struct file * file"."""
+    """A parameter as listings print it: "struct file * file", "const char * const name"."""
     from rawbpf.elf import types
 
     return "%s %s" % (types.declaration(type), name)

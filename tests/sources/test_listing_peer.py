@@ -1,6 +1,7 @@
 """Listings, byte for byte what bpftrace prints."""
 
 import os
+import re
 
 import pytest
 
@@ -14,6 +15,27 @@ def both(rawbpf, *arguments):
     ours = rawbpf("trace", *arguments)
     assert ours.returncode == 0, ours.stderr
     return ours.stdout, bpftrace(*arguments, capture_output=True, text=True).stdout
+
+
+def definitions(text):
+    """{(kind, name): the first definition} of a verbose listing of types. bpftrace numbers names that the kernel
+    has twice, and prints what a type needs before it: only what is listed itself counts."""
+    found = {}
+    for whole, kind, name in re.findall(r"^\S+: ((struct|union|enum) (\S+) \{\n.*?^\}[^\n]*;)$", text, re.M | re.S):
+        found.setdefault((kind, re.sub(r"___\d+$", "", name)), re.sub(r"___\d+\b", "", whole))
+    return found
+
+
+@pytest.mark.slow
+def test_definitions_of_all_types(rawbpf):
+    compared = 0
+    for kind in ("struct *", "union *", "enum *"):
+        ours, theirs = (definitions(text) for text in both(rawbpf, "-lv", kind))
+        common = set(ours) & set(theirs)
+        assert [name for name in sorted(common) if ours[name] != theirs[name]] == []
+        compared += len(common)
+    print("%d definitions agree" % compared)
+    assert compared > 5000
 
 
 @pytest.mark.parametrize("arguments", [
