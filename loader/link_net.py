@@ -138,16 +138,17 @@ def prog_detach(program, target, attach_type):
 
 def prog_query(target, attach_type, effective=False):
     """What is attached to a cgroup, namespace, interface (tcx, netkit) or sockmap: a namespace with
-    prog_ids, and where the kernel says them link_ids (6.6+), revision, attach_flags. effective: what
-    runs there, inherited ones included."""
+    prog_ids, and where the kernel says them link_ids, prog_flags and link_flags (one each a program,
+    6.6+), revision, attach_flags. effective: what runs there, inherited ones included."""
     kind = number(ATTACH_TYPES, attach_type, "attach type")
     count = 64
     while True:
-        programs, links = bytearray(4 * count), bytearray(4 * count)
+        programs, links, prog_flags, link_flags = (bytearray(4 * count) for _ in range(4))
         fields = dict(target_fd=fd_of(target), attach_type=kind, query_flags=int(effective),
                       prog_ids=address(programs), prog_cnt=count)
         if kind >= ATTACH_TYPES["tcx_ingress"]:
-            fields["link_ids"] = address(links)
+            fields.update(link_ids=address(links), prog_attach_flags=address(prog_flags),
+                          link_attach_flags=address(link_flags))
         try:
             _, answer = syscalls.bpf_out("prog_query", **fields)
             break
@@ -162,4 +163,5 @@ def prog_query(target, attach_type, effective=False):
     def numbers(buffer):
         return [item[0] for item in struct.iter_unpack("=I", buffer[:4 * got])]
     return SimpleNamespace(prog_ids=numbers(programs), link_ids=numbers(links),
+                           prog_flags=numbers(prog_flags), link_flags=numbers(link_flags),
                            revision=answer["revision"], attach_flags=answer["attach_flags"])

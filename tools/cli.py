@@ -26,6 +26,7 @@ COMMANDS = {
     "perf": ("inspect.perf", "programs on perf events, tracepoints and probes, and who holds them (as bpftool perf)"),
     "batch": ("inspect.batch", "several of these commands from a file (as bpftool batch)"),
     "cgroup": ("inspect.cgroup", "programs attached to control groups: show, tree, attach, detach (as bpftool cgroup)"),
+    "net": ("inspect.net", "programs on interfaces, tc, netfilter hooks: show, attach, detach (as bpftool net)"),
     "iter": ("inspect.iter", "pin an iterator of an object file (as bpftool iter)"),
     "tree": ("inspect.tree", "which process keeps which links, programs and maps alive"),
     "top": ("inspect.top", "programs by CPU time and runs a second, live"),

@@ -223,7 +223,7 @@ def _uprobes_text(fields):
     return out
 
 
-def _netfilter_text(fields):
+def netfilter_text(fields):
     pf, hook = fields["pf"], fields["hook"]
     out = "\n\t%s" % (_PF.get(pf, "pf: %d" % pf))
     out += " %s" % _HOOKS[hook] if pf in (2, 10, 1, 7) and hook < len(_HOOKS) else " hook %d" % hook
@@ -247,7 +247,7 @@ _TEXTS = {
     "netns": lambda fields: "\n\tnetns_ino %d  %s" % (fields["netns_ino"], _attach_text(fields)),
     "struct_ops": lambda fields: "\n\tmap %d  " % fields["map_id"],
     "sockmap": lambda fields: "\n\tmap_id %d  %s" % (fields["map_id"], _attach_text(fields)),
-    "netfilter": _netfilter_text, "tcx": _interface_text, "netkit": _interface_text, "xdp": _interface_text,
+    "netfilter": netfilter_text, "tcx": _interface_text, "netkit": _interface_text, "xdp": _interface_text,
     "perf_event": _perf_text, "kprobe_multi": _kprobes_text, "uprobe_multi": _uprobes_text,
 }
 
