@@ -27,8 +27,10 @@ class Dwarf:
     """The debug information of one image. `image` is the file that has it: the one asked about or its
     separate debug file."""
 
-    def __init__(self, image, root="/"):
+    def __init__(self, image, root="/", program=None):
         self.image = image
+        self._program = program or image
+        self._splits = None
         self.path = image.path
         self.root = root
         self.info = self._make_info(image)
@@ -41,12 +43,38 @@ class Dwarf:
     def open(cls, image, root="/"):
         """The Dwarf of an image, from itself or from its separate debug file under `root`; None when
         neither has any."""
+        program = image
         if not _has_info(image):
             from .symbols import debug_file
             image = debug_file(image, root)
             if image is None or not _has_info(image):
                 return None
-        return cls(image, root)
+        return cls(image, root, program)
+
+    def full(self, unit):
+        """The unit with all of its entries, where those of `unit` are in a .dwo file: see dwarf_split.Splits."""
+        return self._all_splits().full(unit)
+
+    @property
+    def missing(self):
+        """Paths of the .dwo files that were looked for in vain."""
+        return self._all_splits().missing
+
+    def _all_splits(self):
+        if self._splits is None:
+            from .dwarf_split import Splits
+            self._splits = Splits(self.image, self._program)
+        return self._splits
+
+    def _full_units(self):
+        """Every unit with its entries, those of .dwo files too, and in them their type units."""
+        infos = {}
+        for unit in self.info.units:
+            full = self.full(unit)
+            infos[id(full.info)] = full.info
+        infos.setdefault(id(self.info), self.info)
+        package = self._all_splits().package if len(infos) > 1 else None
+        return list(infos.values()) + (package.type_infos() if package is not None else [])
 
     @checked
     def _make_info(self, image):
@@ -110,7 +138,7 @@ class Dwarf:
             if unit.kind in (2, 6):
                 continue
             tag, attributes = unit.top()
-            if tag == d.COMPILE_UNIT or unit.kind == 4:
+            if tag in (d.COMPILE_UNIT, d.SKELETON):
                 found += [(low, high, number) for low, high in self._ranges_of(unit, attributes) if low < high]
         return found
 
@@ -125,12 +153,15 @@ class Dwarf:
                  else low + high.value)]
 
     def _range_list(self, unit, attributes):
-        _, top = unit.top()
-        base = unit.address(top[d.LOW_PC]) if d.LOW_PC in top else 0
-        value, size, number = attributes[d.RANGES], unit.address_size, self.info.number
+        info, owner = unit.info, unit.skeleton or unit
+        tops = [u.top()[1] for u in (unit, owner)]
+        base = next((u.address(top[d.LOW_PC]) for u, top in zip((unit, owner), tops) if d.LOW_PC in top), 0)
+        value, size, number = attributes[d.RANGES], unit.address_size, info.number
         found = []
         if unit.version < 5:
-            data, at, last = self.info.section(".debug_ranges"), value.value, (1 << 8 * size) - 1
+            data, at, last = owner.info.section(".debug_ranges"), value.value, (1 << 8 * size) - 1
+            if unit.skeleton is not None and d.GNU_RANGES_BASE in tops[1]:
+                at += tops[1][d.GNU_RANGES_BASE].value
             while True:
                 low, high = number(data, at, size), number(data, at + size, size)
                 at += 2 * size
@@ -140,11 +171,11 @@ class Dwarf:
                     base = high
                 else:
                     found.append((base + low, base + high))
-        data, at = self.info.section(".debug_rnglists"), value.value
+        data, at = info.section(".debug_rnglists"), value.value
         if value.form == 0x23:
             start = unit.bases()[2]
             at = start + number(data, start + at * unit.offset_size, unit.offset_size)
-        indexed = lambda n: number(self.info.section(".debug_addr"), unit.bases()[1] + n * size, size)
+        indexed = unit.indexed_address
         while True:
             kind, at = data[at], at + 1
             if kind == 0:                       # DW_RLE_end_of_list
@@ -174,12 +205,13 @@ class Dwarf:
     @checked
     def function(self, vaddr):
         """The `types.Function` whose code starts at a virtual address, None when there is none."""
-        unit = self.unit_of(vaddr)
-        if unit is None:
+        skeleton = self.unit_of(vaddr)
+        if skeleton is None:
             return None
-        if unit.start not in self._functions:
-            self._functions[unit.start] = self._function_places(unit)
-        position = self._functions[unit.start].get(vaddr)
+        unit = self.full(skeleton)
+        if skeleton.start not in self._functions:
+            self._functions[skeleton.start] = self._function_places(unit)
+        position = self._functions[skeleton.start].get(vaddr)
         return self._function(unit, position) if position is not None else None
 
     def _function_places(self, unit):
@@ -214,12 +246,12 @@ class Dwarf:
 
     def _function(self, unit, position):
         _, attributes = unit.attributes(position)
-        merged, owners, places = self._inherited(self.info, unit, attributes)
+        merged, owners, places = self._inherited(unit.info, unit, attributes)
         name = owners[d.NAME][1].string(merged[d.NAME]) if d.NAME in merged else ""
         # the abstract instance has all parameters, a concrete one may have lost some
         candidates = places[:1] if d.ABSTRACT_ORIGIN in attributes else []
         parameters, variadic = [], False
-        for owner, its_unit, place in candidates + [(self.info, unit, position)]:
+        for owner, its_unit, place in candidates + [(unit.info, unit, position)]:
             parameters, variadic = self._parameters(owner, its_unit, place)
             if parameters:
                 break
@@ -258,7 +290,7 @@ class Dwarf:
                     continue
                 if scopes and scopes != self._scopes(unit, stack[:-1])[-len(scopes):]:
                     continue
-                return self._type(self.info, unit, position)
+                return self._type(unit.info, unit, position)
         return None
 
     def _scopes(self, unit, stack):
@@ -266,7 +298,9 @@ class Dwarf:
 
     def _units_with(self, name):
         """The units in which that name can be: it stands in them, or the place of it does."""
-        info = self.info
+        return [unit for info in self._full_units() for unit in self._units_of_info(info, name)]
+
+    def _units_of_info(self, info, name):
         text = name.encode("utf-8", "surrogateescape") + b"\0"
         patterns = [text]
         for section in (".debug_str", ".debug_line_str"):
@@ -449,7 +483,7 @@ class Dwarf:
         the end of one. None when no unit was made from that file or nothing follows the line."""
         best = None
         for unit in self.info.units:
-            if unit.kind in (2, 6) or unit.top()[0] != d.COMPILE_UNIT:
+            if unit.kind in (2, 6) or unit.top()[0] not in (d.COMPILE_UNIT, d.SKELETON):
                 continue
             table = self._line_table(unit)
             found = table.addresses(file, line) if table is not None else None
@@ -464,7 +498,7 @@ class Dwarf:
         """The source files that code comes from, each once."""
         found = {}
         for unit in self.info.units:
-            if unit.kind not in (2, 6) and unit.top()[0] == d.COMPILE_UNIT:
+            if unit.kind not in (2, 6) and unit.top()[0] in (d.COMPILE_UNIT, d.SKELETON):
                 table = self._line_table(unit)
                 found.update(dict.fromkeys(table.files if table is not None else ()))
         return list(found)

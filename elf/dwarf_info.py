@@ -18,15 +18,16 @@ from .image import ElfError
 # tags
 (ARRAY, CLASS, ENUMERATION, PARAMETER, MEMBER, POINTER, REFERENCE, COMPILE_UNIT, STRUCTURE, SUBROUTINE, TYPEDEF, UNION,
  UNSPECIFIED_PARAMETERS, INHERITANCE, SUBRANGE, BASE, CONST, ENUMERATOR, SUBPROGRAM, VARIABLE, VOLATILE, RESTRICT,
- NAMESPACE, UNSPECIFIED, PARTIAL_UNIT, RVALUE, ATOMIC) = (
+ NAMESPACE, UNSPECIFIED, PARTIAL_UNIT, RVALUE, ATOMIC, SKELETON) = (
     0x01, 0x02, 0x04, 0x05, 0x0d, 0x0f, 0x10, 0x11, 0x13, 0x15, 0x16, 0x17, 0x18, 0x1c, 0x21, 0x24, 0x26, 0x28, 0x2e,
-    0x34, 0x35, 0x37, 0x39, 0x3b, 0x3c, 0x42, 0x47)
+    0x34, 0x35, 0x37, 0x39, 0x3b, 0x3c, 0x42, 0x47, 0x4a)
 # attributes
 (NAME, BYTE_SIZE, BIT_OFFSET, BIT_SIZE, STMT_LIST, LOW_PC, HIGH_PC, COMP_DIR, CONST_VALUE, UPPER_BOUND, ABSTRACT_ORIGIN,
  COUNT, MEMBER_LOCATION, DECLARATION, ENCODING, EXTERNAL, SPECIFICATION, TYPE, RANGES, DATA_BIT_OFFSET, LINKAGE_NAME,
- STR_OFFSETS_BASE, ADDR_BASE, RNGLISTS_BASE, DWO_NAME, SIGNATURE, GNU_DWO_NAME, PROTOTYPED) = (
+ STR_OFFSETS_BASE, ADDR_BASE, RNGLISTS_BASE, DWO_NAME, SIGNATURE, PROTOTYPED, GNU_DWO_NAME, GNU_DWO_ID, GNU_RANGES_BASE,
+ GNU_ADDR_BASE) = (
     0x03, 0x0b, 0x0c, 0x0d, 0x10, 0x11, 0x12, 0x1b, 0x1c, 0x2f, 0x31, 0x37, 0x38, 0x3c, 0x3e, 0x3f, 0x47, 0x49, 0x55,
-    0x6b, 0x6e, 0x72, 0x73, 0x74, 0x76, 0x69, 0x2130, 0x27)
+    0x6b, 0x6e, 0x72, 0x73, 0x74, 0x76, 0x69, 0x27, 0x2130, 0x2131, 0x2132, 0x2133)
 
 _FIXED = {0x05: 2, 0x06: 4, 0x07: 8, 0x0b: 1, 0x0c: 1, 0x11: 1, 0x12: 2, 0x13: 4, 0x14: 8, 0x19: 0, 0x1c: 4, 0x1e: 16, 0x20: 8,
           0x21: 0, 0x24: 8, 0x25: 1, 0x26: 2, 0x27: 3, 0x28: 4, 0x29: 1, 0x2a: 2, 0x2b: 3, 0x2c: 4}
@@ -88,10 +89,11 @@ class Value(NamedTuple):
 
 
 class Unit:
-    """One unit: `start` (of its header), `first` (its first entry), `end`."""
+    """One unit: `start` (of its header), `first` (its first entry), `end`. `skeleton`: of a unit in a .dwo file, the
+    one in the program."""
 
     __slots__ = ("info", "start", "end", "first", "version", "address_size", "offset_size", "abbreviations_at", "kind",
-                 "signature", "type_offset", "_abbreviations", "_bases", "_top")
+                 "signature", "type_offset", "dwo_id", "skeleton", "_abbreviations", "_bases", "_top")
 
     def entries(self, start=None, end=None):
         """(position, abbreviation, depth) of every entry from `start` on, in order: a plain walk."""
@@ -244,9 +246,10 @@ class Unit:
         """(str_offsets, addr, rnglists): where the unit's own parts of those sections begin."""
         if self._bases is None:
             _, found = self.top()
-            head = 8 if self.offset_size == 4 else 16
-            self._bases = tuple(found[a].value if a in found else head
-                                for a in (STR_OFFSETS_BASE, ADDR_BASE, RNGLISTS_BASE))
+            head = 0 if self.version < 5 else 8 if self.offset_size == 4 else 16
+            lists = 0 if self.version < 5 else 12 if self.offset_size == 4 else 20
+            self._bases = tuple(next((found[a].value for a in attributes if a in found), default) for attributes, default in (
+                ((STR_OFFSETS_BASE,), head), ((ADDR_BASE, GNU_ADDR_BASE), head), ((RNGLISTS_BASE,), lists)))
         return self._bases
 
     def string(self, value):
@@ -268,9 +271,14 @@ class Unit:
     def address(self, value):
         """The number of an address attribute."""
         if value.form in (0x1b, 0x29, 0x2a, 0x2b, 0x2c, 0x1f01):
-            at = self.bases()[1] + value.value * self.address_size
-            return self.info.number(self.info.section(".debug_addr"), at, self.address_size)
+            return self.indexed_address(value.value)
         return value.value
+
+    def indexed_address(self, index):
+        """An entry of .debug_addr, which is in the program."""
+        unit = self.skeleton or self
+        at = unit.bases()[1] + index * self.address_size
+        return unit.info.number(unit.info.section(".debug_addr"), at, self.address_size)
 
     def name(self, attributes):
         return self.string(attributes[NAME]) if NAME in attributes else ""
@@ -329,6 +337,7 @@ class Info:
             unit = Unit()
             unit.info, unit.start, unit.kind = self, at, 1
             unit.signature = unit.type_offset = unit._abbreviations = unit._bases = unit._top = None
+            unit.dwo_id = unit.skeleton = None
             size, body, unit.offset_size = self.number(data, at, 4), at + 4, 4
             if size == 0xffffffff:
                 size, body, unit.offset_size = self.number(data, at + 4, 8), at + 12, 8
@@ -342,7 +351,7 @@ class Info:
                 unit.kind, unit.address_size, body = data[body], data[body + 1], body + 2
                 unit.abbreviations_at, body = self.number(data, body, unit.offset_size), body + unit.offset_size
                 if unit.kind in (4, 5):     # skeleton, split compile: an id
-                    body += 8
+                    unit.dwo_id, body = self.number(data, body, 8), body + 8
             else:
                 unit.abbreviations_at, body = self.number(data, body, unit.offset_size), body + unit.offset_size
                 unit.address_size, body = data[body], body + 1
@@ -411,6 +420,6 @@ class Info:
         """(info, unit, position) that a reference leads to."""
         if value.form == 0x20:
             found, position = self.type_unit(value.value)
-            return self, found, position
+            return found.info, found, position
         info = self.alt() if value.alt else self
         return info, info.unit_at(value.value), value.value

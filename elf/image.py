@@ -246,20 +246,13 @@ class Image:
             raise ElfError(self.path, section.offset, "compressed section %s has no header" % section.name)
         fields = struct.unpack_from(form, view)
         kind, size = fields[0], fields[-2]
-        if kind != 1:
-            raise ElfError(self.path, section.offset, "section %s is compressed with %s, which is not supported"
-                           % (section.name, "zstd" if kind == 2 else "method %d" % kind))
         if size > UNPACK_LIMIT:
             raise ElfError(self.path, section.offset, "section %s unpacks to %d bytes" % (section.name, size))
-        import zlib
+        from .unpack import UnpackError, unpack
         try:
-            data = zlib.decompressobj().decompress(view[head:], size + 1)
-        except zlib.error as error:
-            raise ElfError(self.path, section.offset, "section %s: %s" % (section.name, error)) from None
-        if len(data) != size:
-            raise ElfError(self.path, section.offset, "section %s does not unpack to its %d bytes"
-                           % (section.name, size))
-        return data
+            return unpack(kind, view[head:], size)
+        except UnpackError as error:
+            raise ElfError(self.path, section.offset, "section %s %s" % (section.name, error)) from None
 
     # -- addresses --------------------------------------------------------------------------------
 

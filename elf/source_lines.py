@@ -65,8 +65,9 @@ class SourceLines:
         table = dwarf._line_table(unit)
         file, line = (table.line(vaddr) if table is not None else None) or (None, 0)
         if unit.start not in self._units:
-            self._units[unit.start] = _Functions(dwarf, unit)
+            self._units[unit.start] = _Functions(dwarf, dwarf.full(unit))
         functions = self._units[unit.start]
+        unit = functions.unit
         places = []
         for position in functions.calls(vaddr):
             attributes = unit.attributes(position)[1]
@@ -123,7 +124,7 @@ class _Functions:
 
     def name(self, position):
         dwarf, unit = self.dwarf, self.unit
-        merged, owners, _ = dwarf._inherited(dwarf.info, unit, unit.attributes(position)[1])
+        merged, owners, _ = dwarf._inherited(unit.info, unit, unit.attributes(position)[1])
         for attribute in (d.LINKAGE_NAME, d.NAME):
             if attribute in merged:
                 return owners[attribute][1].string(merged[attribute])

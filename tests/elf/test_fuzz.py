@@ -1,21 +1,24 @@
 """Every parser over damaged files: nothing but an `ElfError`, no hang.
 
-The slices are fixed by their seed. More of them: `RAWBPF_FUZZ=100000 pytest tests/elf/test_fuzz.py`.
+The slices are fixed by their seed. More of them: `RAWBPF_FUZZ=100000 pytest -m "slow or not slow" tests/elf/test_fuzz.py`.
 """
 
 import os
 import random
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
-from rawbpf.elf import ldcache, stapsdt, symbolizer, types
+from rawbpf.elf import ldcache, stapsdt, symbolizer, types, unpack, unwind_table
 from rawbpf.elf.btf import Btf
 from rawbpf.elf.dwarf import Dwarf
+from rawbpf.elf.dwarf_split import Package, Splits
 from rawbpf.elf.golang import go_table
 from rawbpf.elf.image import ElfError, Image
 from rawbpf.elf.relocations import relocations
+from rawbpf.elf.source_lines import SourceLines
 from rawbpf.elf.symbols import Symbols
 from rawbpf.elf.unwind import Unwind
 from tests.cc import compile_c
@@ -24,10 +27,13 @@ from tests.elf.test_btf import sample
 from tests.elf.test_dwarf import SOURCE as TYPED
 from tests.elf.test_golang import image_of, table
 from tests.elf.test_ldcache import cache
+from tests.elf.test_source_lines import SOURCE as INLINED
 from tests.elf.test_stapsdt import TWO_SITES
 from tests.elf.test_symbolizer import KALLSYMS
 
 ROUNDS = int(os.environ.get("RAWBPF_FUZZ", "3000"))
+SLOW_ROUNDS = ROUNDS if "RAWBPF_FUZZ" in os.environ else ROUNDS // 3       # of what takes ten milliseconds each
+ZSTD = "28b52ffd04588d000050736f6d652074657874200100db5b152457b4dc76"     # of a text that is repeated
 INTERESTING = (0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fffffff, 0xffffffff, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)
 
 
@@ -215,7 +221,90 @@ def test_dwarf(flags):
                 if not isinstance(found, types.Function):
                     types.definition(found), found.size
 
-    assert campaign(data, hot, use, ROUNDS // 2) > ROUNDS / 40
+    assert campaign(data, hot, use, SLOW_ROUNDS) > SLOW_ROUNDS / 20
+
+
+def split_program():
+    """A program with skeletons only, its package, and where the tables of that are."""
+    import tempfile
+    from tests.elf.test_dwarf_split import build, pack_5
+    with tempfile.TemporaryDirectory() as folder:
+        program = build(folder, "-gdwarf-5", "-gsplit-dwarf")
+        pack_5(program)
+        data, package = program.read_bytes(), Path(str(program) + ".dwp").read_bytes()
+    image = Image(package)
+    hot = [(s.offset, s.offset + s.size) for s in image.sections if s.name in (
+        ".debug_cu_index", ".debug_info.dwo", ".debug_abbrev.dwo", ".debug_str_offsets.dwo", ".debug_rnglists.dwo")]
+    return data, package, hot
+
+
+@pytest.mark.slow
+def test_split_dwarf(monkeypatch):
+    data, package, hot = split_program()
+    vaddr = Symbols(Image(data)).find("outer").value
+    monkeypatch.setattr(Package, "open", lambda path: Package(Image(broken_package[0])))
+    monkeypatch.setattr(Splits, "_find_package", lambda self: "package")
+    broken_package = [package]
+    assert types.declaration(Dwarf(Image(data)).function(vaddr)) == "int outer(int x)"
+
+    def use(broken):
+        broken_package[0] = broken
+        dwarf = Dwarf(Image(data))
+        function = dwarf.function(vaddr)
+        lines = SourceLines(Image(data))
+        lines._dwarf = dwarf
+        lines.at(vaddr + 4)
+        for found in (function, dwarf.find("node", "struct")):
+            if found is not None:
+                types.declaration(found), types.find_field(found, "b")
+
+    campaign(package, hot, use, SLOW_ROUNDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("-gdwarf-4",), ("-gdwarf-5",)], ids=("4", "5"))
+def test_source_lines(flags):
+    data = Path(compile_c(INLINED, "-O2", *flags, name="inlined")).read_bytes()
+    image = Image(data)
+    outer = Symbols(image).find("outer")
+    hot = [(s.offset, s.offset + s.size) for s in image.sections if s.name in (
+        ".debug_info", ".debug_abbrev", ".debug_line", ".debug_aranges", ".debug_rnglists", ".debug_ranges")]
+
+    def use(broken):
+        lines = SourceLines(Image(broken))
+        for vaddr in range(outer.value, outer.value + outer.size, 7):
+            lines.at(vaddr)
+
+    # a stack has no room for errors: only what has no ELF header is refused
+    assert campaign(data, hot, use, SLOW_ROUNDS) < SLOW_ROUNDS / 50
+
+
+@pytest.mark.slow
+def test_unwind_table():
+    data = Path(compile_c(TARGET, "-O1", "-g0", name="m")).read_bytes()
+    image = Image(data)
+    frames = image.section(".eh_frame")
+
+    def use(broken):
+        made = unwind_table.table(Image(broken))
+        assert len(made.lows) == len(made.rules) and list(made.lows) == sorted(made.lows)
+
+    campaign(data, [(frames.offset, frames.offset + frames.size)], use)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", (1, 2), ids=("zlib", "zstd"))
+def test_compressed_sections(method):
+    data = zlib.compress(b"some text " * 100) if method == 1 else bytes.fromhex(ZSTD)
+    assert unpack.unpack(method, data, 1000) == b"some text " * 100
+
+    def use(broken):
+        try:
+            unpack.unpack(method, broken, 1000)
+        except unpack.UnpackError as error:
+            raise ElfError("x", None, str(error)) from None
+
+    assert campaign(data, [(0, len(data))], use) > ROUNDS / 2
 
 
 def test_unwind():
