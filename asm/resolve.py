@@ -103,14 +103,20 @@ class Resolver:
                        name)
         return instruction._replace(off=off, ref=None)
 
+    def _starts(self, section, index, other, name):
+        """A label is that of a function, since an instruction refers to it as one."""
+        if other.labels[name] >= len(other.instructions):
+            self._fail(section, index, "the function %s stands at the end of the section, where nothing is" % name, name)
+        other.entries.add(name)
+
     def _call(self, section, index, instruction, slots):
         name, result = instruction.ref.name, self.result
         if name in section.labels:
-            section.entries.add(name)
+            self._starts(section, index, section, name)
             return instruction._replace(src=BPF_PSEUDO_CALL, imm=slots[section.labels[name]] - slots[index] - 1, ref=None)
         for other in result.sections.values():
             if name in other.labels:
-                other.entries.add(name)
+                self._starts(section, index, other, name)
                 return instruction._replace(src=BPF_PSEUDO_CALL, ref=FuncRef(name))
         if name in result.kfuncs:
             return instruction._replace(src=BPF_PSEUDO_KFUNC_CALL, ref=KsymRef(name))
@@ -134,11 +140,11 @@ class Resolver:
             if name in result.ksyms or name in result.kfuncs:
                 return instruction._replace(src=BPF_PSEUDO_BTF_ID, ref=KsymRef(name))
         if name in section.labels:
-            section.entries.add(name)
+            self._starts(section, index, section, name)
             return relative(instruction._replace(src=BPF_PSEUDO_FUNC), slots[section.labels[name]] - slots[index] - 1)
         for other in result.sections.values():
             if name in other.labels:
-                other.entries.add(name)
+                self._starts(section, index, other, name)
                 return instruction._replace(src=BPF_PSEUDO_FUNC, ref=FuncRef(name))
         known = [*result.maps, *result.ksyms, *result.kfuncs, *(n for d in result.data.values() for n in d.symbols),
                  *(n for s in result.sections.values() for n in s.labels)]

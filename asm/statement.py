@@ -223,7 +223,7 @@ class Statement(Tokens):
 
     def _fits(self, wide, size):
         if size == 8 and not wide:
-            raise Unexpected(self.tokens[self.at - 1][2], self.tokens[self.at - 1][3], "64 bits do not fit a w register")
+            raise Unexpected(self.tokens[0][2], self.tokens[0][3], "64 bits do not fit a w register")
 
     def _cast(self, dst):
         self.expect("(")

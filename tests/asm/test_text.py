@@ -205,10 +205,31 @@ ERRORS = [
     ("r2 = atomic64_xchg((u64 *)(r1 +8), r3)", 1, 36, "one register"),
     ("/* never\nclosed", 2, 1, "never closed"),
     ("r0 = 0\ngoto end\nend:", 2, 6, "end of the section"),
+    ("call f\nexit\nf:", 1, 6, "end of the section, where nothing is"),
+    ("r1 = f ll\nexit\n.section x\nexit\nf:", 1, 6, "end of the section, where nothing is"),
+    ("lock *(s32 *)(r1 +0) += r2", 1, 8, "lock: expected u32 or u64"),
+    ("w2 = atomic_fetch_add((u64 *)(r1 +0), w2)", 1, 1, "64 bits do not fit a w register"),
+    ("r2 = atomic64_xchg((u32 *)(r1 +0), r2)", 1, 21, "expected u64"),
+    ("w1 = be16 w1", 1, 6, "byte swaps are of an r register: r1 = be16 r1"),
+    ("w1 = 5 ll", 1, 6, "needs an r register"),
+    (".equ r1, 5", 1, 6, "has a meaning of its own"),
+    ("r1 = nothing + 1", 1, 17, "behind the address of a symbol"),
+    ("r1 += nothing", 1, 7, "no .equ says what nothing is"),
+    ('.rodata\n.string "abc', 2, 9, "opened and not closed"),
+    ("r1 = 'ab'", 1, 6, "one character"),
+    ("r1 = " + "(" * 40, 1, 38, "more than 32 signs and parentheses"),
+    ("r1 = 1" + " << 60" * 3, 1, 23, "more than 128 bits"),
+    ("r1 = " + "9" * 300, 1, 6, "a number of 300 digits"),
+    ("exit" + " " * 70000 + "x", 1, 65537, "a line of more than 65536 characters"),
+    ('.rodata\n.string "\\q"', 2, 1, "unknown escape"),
+    (".rodata\n.zero 1 << 29", 2, 7, "must be 0 to 268435456"),
+    ("r1 = map_fd[3][1] ll", 1, 16, "only the first value has an address"),
+    (".license", 1, 9, "expected the name of a license"),
+    ("0: (18) r1 = 0x5\n1: (95) exit", 2, 1, "slot 1 comes again"),
 ]
 
 
-@pytest.mark.parametrize("wrong,line,column,words", ERRORS, ids=[e[0] for e in ERRORS])
+@pytest.mark.parametrize("wrong,line,column,words", ERRORS, ids=[e[0][:40] for e in ERRORS])
 def test_errors(wrong, line, column, words):
     with pytest.raises(AsmSyntaxError) as caught:
         assemble(wrong, "f.s").link()
@@ -217,7 +238,7 @@ def test_errors(wrong, line, column, words):
     assert words in error.reason, error.reason
     first, shown, caret = str(error).split("\n")
     assert first.startswith("f.s:%d:%d: " % (line, column))
-    assert caret.index("^") == column - 1
+    assert caret.index("^") == column - 1 - (max(column - 121, 0) if len(wrong) > 240 else 0)
 
 
 def test_includes_that_include_themselves(tmp_path):
