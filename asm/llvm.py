@@ -304,19 +304,19 @@ class _Body:
         self.lines.append("  ret i64 %s" % self.operand(op.args[0]))
 
 
-def compile_llvm(module, cpu="v3", level=2):
-    """(BPF object (ELF), assembly text) of an LLVM module, optimised at -O`level`.
+def compile_llvm(module, cpu="v3", level=2, unroll=True):
+    """(BPF object (ELF), assembly text) of an LLVM module, optimised at -O`level`; unroll: loops may be.
 
     module: the text of one, or an `llvmlite.ir.Module`. cpu: "v1" to "v4". Raises ImportError without llvmlite,
     and AsmError with what LLVM says where it refuses the module.
     """
     import llvmlite.binding  # noqa: F401  once, not in every child
     text = str(module)
-    parts = _apart(lambda: _compiled(text, cpu, level))
+    parts = _apart(lambda: _compiled(text, cpu, level, unroll))
     return parts[0], parts[1].decode("utf-8", "replace")
 
 
-def _compiled(text, cpu, level):
+def _compiled(text, cpu, level, unroll):
     from llvmlite import binding
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
@@ -327,6 +327,7 @@ def _compiled(text, cpu, level):
     module.verify()
     machine = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=level)
     options = binding.create_pipeline_tuning_options(speed_level=level)
+    options.loop_unrolling = unroll
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return machine.emit_object(module), machine.emit_assembly(module).encode()

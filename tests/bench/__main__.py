@@ -3,6 +3,7 @@
     python -m tests.bench                  everything (about five minutes)
     python -m tests.bench start count      figures whose name holds one of the words
     python -m tests.bench --json           the same as one JSON object a line
+    python -m tests.bench codegen          instructions of every test script beside LLVM's (see codegen.py)
 
 A ratio is ours by bpftrace's; the budget is what docs/design.md allows.  Medians.
 """
@@ -162,7 +163,19 @@ def size(_):
     yield Row("size installed", "MB", process.installed().size() / 1e6, None, 5, absolute=True)
 
 
+def codegen(_):
+    """Instructions of every test script, beside LLVM -O2's: only when asked for."""
+    from tests.bench import codegen as bench
+    found = list(bench.measure())
+    for one in sorted(found, key=lambda one: one.ratio):
+        yield Row("codegen " + one.name, "", one.ours, one.llvm, bench.LIMIT)
+    for name, ratios in (("codegen, geometric mean", [one.ratio for one in found]),
+                         ("codegen, LLVM's loops not unrolled", [one.ours / one.rolled for one in found])):
+        yield Row(name, "", bench.mean(ratios), 1, bench.AIM)
+
+
 GROUPS = (size, start, event, output, uprobes)
+EXTRA = (codegen,)
 
 
 def number(value):
@@ -185,7 +198,7 @@ def main(argv):
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="words of the figures to measure: " +
-                        ", ".join(group.__name__ for group in GROUPS) + ", or a script's name")
+                        ", ".join(group.__name__ for group in GROUPS + EXTRA) + ", or a script's name")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--repeat", type=int, default=5, help="measurements of each figure (default: 5)")
     options = parser.parse_args(argv)
@@ -194,7 +207,7 @@ def main(argv):
     global SCRIPTS
     groups = GROUPS
     if options.names:
-        groups = [group for group in GROUPS if group.__name__ in options.names]
+        groups = [group for group in GROUPS + EXTRA if group.__name__ in options.names]
         scripts = [script for script in SCRIPTS if script[0] in options.names]
         if scripts and event not in groups:
             SCRIPTS = scripts
@@ -204,7 +217,7 @@ def main(argv):
     if not options.json:
         print(f"Linux {platform.release()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, "
               f"bpftrace {'.'.join(map(str, peers.bpftrace_version()))}\n")
-        print(f"{'':44} {'rawbpf':>12} {'bpftrace':>12} {'ratio':>7} {'budget':>8}")
+        print(f"{'':44} {'rawbpf':>12} {'LLVM -O2' if groups == [codegen] else 'bpftrace':>12} {'ratio':>7} {'budget':>8}")
     missed = 0
     for group in groups:
         for row in group(options.repeat):
