@@ -12,8 +12,9 @@
     instructions = b.build()
 
 `r0`-`r10` are registers, `w0`-`w10` their low halves (32-bit operations), `u8 u16 u32 u64 s8 s16 s32` index
-memory, `r10 - 4` is an address and `r0 != 0` a condition. A builder is appended to another with `append`;
-`relocate` replaces what is symbolic.
+memory, `r10 - 4` is an address and `r0 != 0` a condition (signed: `r0.slt(5)`, `sle`, `sgt`, `sge`). `when`, `unless`,
+`otherwise`, `loop` and `count` are for `with`. A builder, instructions or assembly text are appended with `append`;
+`relocate` replaces what is symbolic, `assembly` makes what `write_object` takes.
 """
 
 from contextlib import contextmanager
@@ -22,119 +23,21 @@ from .errors import AsmError
 from .helpers import helper_number
 from .instruction import FuncRef, Instruction, KsymRef, Label, MapRef, slot_numbers
 from .opcodes import *
+from .operands import *
+from .operands import REGISTERS, TYPES
+
+__all__ = ["Builder", "FuncRef", "Instruction", "KsymRef", "Label", "MapRef", "relocate", *REGISTERS, *TYPES]
 
 
-class Register:
-    """A register, 64 bits (`rN`) or its low 32 (`wN`)."""
+class Loop(str):
+    """The label behind a loop, to leave it with jump(); `again`: the label of its next round."""
 
-    __slots__ = ("number", "width")
-    __hash__ = object.__hash__
+    __slots__ = ("again",)
 
-    def __init__(self, number, width):
-        self.number, self.width = number, width
-
-    def __repr__(self):
-        return "%s%d" % ("r" if self.width == 64 else "w", self.number)
-
-    def __add__(self, offset):
-        return Address(self, 0) + offset
-
-    def __sub__(self, offset):
-        return Address(self, 0) + -offset
-
-    def __eq__(self, other):
-        return Condition("==", self, other)
-
-    def __ne__(self, other):
-        return Condition("!=", self, other)
-
-    def __lt__(self, other):
-        return Condition("<", self, other)
-
-    def __le__(self, other):
-        return Condition("<=", self, other)
-
-    def __gt__(self, other):
-        return Condition(">", self, other)
-
-    def __ge__(self, other):
-        return Condition(">=", self, other)
-
-    def __and__(self, other):
-        return Condition("&", self, other)
-
-    def slt(self, other):
-        return Condition("s<", self, other)
-
-    def sle(self, other):
-        return Condition("s<=", self, other)
-
-    def sgt(self, other):
-        return Condition("s>", self, other)
-
-    def sge(self, other):
-        return Condition("s>=", self, other)
-
-
-class Address:
-    """base + off, to be computed or to index memory with."""
-
-    __slots__ = ("base", "off")
-
-    def __init__(self, base, off):
-        if base.width != 64:
-            raise AsmError("%r is no address: it is 32 bits wide" % base)
-        self.base, self.off = base, off
-
-    def __add__(self, offset):
-        return Address(self.base, self.off + offset)
-
-    def __sub__(self, offset):
-        return Address(self.base, self.off - offset)
-
-
-class Memory:
-    """*(u32 *)(base + off)."""
-
-    __slots__ = ("size", "signed", "address")
-
-    def __init__(self, size, signed, address):
-        self.size, self.signed, self.address = size, signed, address
-
-
-class Type:
-    """`u32[r10 - 4]` is memory."""
-
-    __slots__ = ("size", "signed")
-
-    def __init__(self, size, signed):
-        self.size, self.signed = size, signed
-
-    def __getitem__(self, where):
-        if isinstance(where, Register):
-            where = Address(where, 0)
-        if not isinstance(where, Address):
-            raise AsmError("memory is indexed by a register, or by one plus an offset, not by %r" % (where,))
-        return Memory(self.size, self.signed, where)
-
-
-class Condition:
-    """a op b."""
-
-    __slots__ = ("op", "a", "b")
-
-    def __init__(self, op, a, b):
-        self.op, self.a, self.b = op, a, b
-
-    def __bool__(self):
-        raise AsmError("a condition on registers is known when the program runs: "
-                       "use it with when(), unless() or jump()")
-
-
-r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10 = (Register(n, 64) for n in range(11))
-w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10 = (Register(n, 32) for n in range(11))
-u8, u16, u32, u64 = (Type(size, False) for size in (1, 2, 4, 8))
-s8, s16, s32 = (Type(size, True) for size in (1, 2, 4))
+    def __new__(cls, end, again):
+        made = str.__new__(cls, end)
+        made.again = again
+        return made
 
 
 class Builder:
@@ -142,7 +45,7 @@ class Builder:
 
     def __init__(self):
         self._items = []     # Instruction, or str: a label
-        self._labels = set()
+        self._labels, self._functions = set(), []
         self._count = 0
 
     # labels and control
@@ -163,6 +66,7 @@ class Builder:
 
     def function(self, name):
         """A function starts here: `call(FuncRef(name))` calls it, `set(r2, FuncRef(name))` takes its address."""
+        self._functions.append(name)
         return self.label(name)
 
     def jump(self, target, condition=None):
@@ -198,7 +102,7 @@ class Builder:
     @contextmanager
     def when(self, condition):
         """What is built inside runs if the condition holds."""
-        end = self.new_label("end")
+        end = self.new_label("skip")
         self._branch(condition, end, invert=True)
         yield end
         self.label(end)
@@ -206,22 +110,51 @@ class Builder:
     @contextmanager
     def unless(self, condition):
         """What is built inside runs if the condition does not hold."""
-        end = self.new_label("end")
+        end = self.new_label("skip")
         self._branch(condition, end)
         yield end
         self.label(end)
 
     @contextmanager
+    def otherwise(self):
+        """Right behind when() or unless(): what is built inside runs if that did not."""
+        skipped = self._items[-1] if self._items else None
+        if not isinstance(skipped, str) or not skipped.startswith(".skip"):
+            raise AsmError("otherwise() stands right behind when() or unless()")
+        end = self.new_label("end")
+        self._items.pop()
+        self.jump(end)
+        self._items.append(skipped)
+        yield end
+        self.label(end)
+
+    @contextmanager
+    def loop(self, condition=None, invert=False):
+        """Runs what is built inside as long as the condition holds (invert: does not; without one: until a jump leaves
+        it); gives a Loop."""
+        loop = Loop(self.new_label("end"), self.new_label("loop"))
+        self.label(loop.again)
+        if condition is not None:
+            self._branch(condition, loop, invert=not invert)
+        yield loop
+        self.jump(loop.again)
+        self.label(loop)
+
+    @contextmanager
     def count(self, register, stop, start=0, step=1):
-        """A loop with `register` from start up to (not including) stop; gives the label behind it."""
-        head, end = self.new_label("loop"), self.new_label("end")
+        """A loop with `register` from start up to (step below 0: down to) and not including stop; gives a Loop."""
+        if not isinstance(step, int) or step == 0:
+            raise AsmError("a step is a number that is not 0")
+        loop, head = Loop(self.new_label("end"), self.new_label("next")), self.new_label("loop")
         self.set(register, start)
         self.label(head)
-        self._branch(Condition(">=" if start >= 0 else "s>=", register, stop), end)
-        yield end
+        signed = step < 0 or isinstance(start, int) and start < 0 or isinstance(stop, int) and stop < 0
+        self._branch(Condition(("s" if signed else "") + (">=" if step > 0 else "<="), register, stop), loop)
+        yield loop
+        self.label(loop.again)
         self.add(register, step)
         self.jump(head)
-        self.label(end)
+        self.label(loop)
 
     def exit(self):
         self._emit(EXIT)
@@ -277,6 +210,31 @@ class Builder:
             raise AsmError("no sign extension of %r bits" % (bits,))
         self._emit((BPF_ALU64 if destination.width == 64 else BPF_ALU) | BPF_MOV | BPF_X, destination.number,
                    source.number, bits)
+
+    def lddw(self, destination, value, source=0):
+        """A 64-bit constant, or with a BPF_PSEUDO_* source what that makes of it: the descriptor of a map in its low
+        half (and an offset in the high one), an index into fd_array, a BTF id."""
+        self._need_wide(destination)
+        if not -1 << 63 <= value < 1 << 64 or not 0 <= source <= 15:
+            raise AsmError("%d of source %d is no 64-bit constant" % (value, source))
+        self._emit(LDDW, destination.number, source, imm=value & (1 << 64) - 1)
+
+    def packet(self, kind, offset=0, index=None):
+        """r0 = *(kind *)skb[index + offset], in this machine's byte order: the program ends with 0 where there is no
+        packet. r6 must hold the context; r1 to r5 are lost. kind: u8, u16 or u32."""
+        if kind.signed or kind.size == 8:
+            raise AsmError("packet loads are of u8, u16 or u32")
+        if index is not None:
+            self._need_wide(index)
+        self._emit(BPF_LD | (BPF_ABS if index is None else BPF_IND) | SIZE_CODE[kind.size],
+                   src=0 if index is None else index.number, imm=self._imm(offset))
+
+    def addr_space_cast(self, destination, source, to, origin):
+        """An address of the address space `origin` as one of `to` (1: arena, 0: the kernel's; Linux 6.9)."""
+        self._need_wide(destination)
+        self._need_wide(source)
+        self._emit(BPF_ALU64 | BPF_MOV | BPF_X, destination.number, source.number, BPF_ADDR_SPACE_CAST,
+                   self._imm((to & 0xFFFF) << 16 | origin & 0xFFFF))
 
     def _store(self, memory, source):
         if memory.signed:
@@ -444,18 +402,19 @@ class Builder:
         if not isinstance(other, Builder):
             self._items.extend(other)
             return self
-        taken, names = self._labels, {}
-        for item in other._items:
+        items, names = list(other._items), {}
+        for item in items:
             if isinstance(item, str):
                 names[item] = self.new_label(item.strip(".").rstrip("0123456789") or "L") if (
-                    item in taken or item.startswith(".")) else item
-        for item in other._items:
+                    item in self._labels or item.startswith(".")) else item
+        for item in items:
             if isinstance(item, str):
                 self.label(names[item])
             elif isinstance(item.ref, (Label, FuncRef)) and item.ref.name in names:
                 self._items.append(item._replace(ref=type(item.ref)(names[item.ref.name])))
             else:
                 self._items.append(item)
+        self._functions += [names[name] for name in other._functions]
         return self
 
     def raw(self, instruction):
@@ -490,6 +449,25 @@ class Builder:
                         index, item.ref.name, off))
                 code[index] = item
         return code
+
+    def assembly(self, section, maps=(), license=None):
+        """An Assembly with this program in a section ("xdp", "kprobe/NAME", ...), for `write_object`. maps: what
+        MapRefs name, as MapDefinitions."""
+        from .assembly import Assembly, Section
+        made, out = Assembly(), Section(section)
+        out.instructions = self.build()
+        out.lines = [("<builder>", index, str(i)) for index, i in enumerate(out.instructions, 1)]
+        index, wanted = 0, set(self._functions)
+        for item in self._items:
+            if not isinstance(item, str):
+                index += 1
+            elif item in wanted:
+                out.labels[item] = index
+        out.entries = set(out.labels)
+        made.sections[section] = out
+        made.maps = {each.name: each for each in maps}
+        made.license = license
+        return made
 
     def __len__(self):
         return sum(not isinstance(item, str) for item in self._items)

@@ -189,7 +189,8 @@ class _Assembler:
         heading = _HEADING.match(whole) if whole.endswith(":") and len(whole) < 4096 else None
         if heading:
             name = heading.group(1) or heading.group(2)
-            return self._label(name, code.index(name))
+            # of a demangled name what a label may be called
+            return self._label(re.sub(r"^(?=[0-9])|[^\w.$]", "_", name), code.index(name))
         if whole.startswith("Disassembly of section "):
             return self.open_section(whole[23:].rstrip(":"))
         if "file format elf64-bpf" in code:

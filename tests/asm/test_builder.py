@@ -106,6 +106,82 @@ def test_arguments_move_at_once():
     assert run(b.build()) == 231
 
 
+def test_what_is_for_with():
+    b = Builder()
+    b.set(r0, 0)
+    b.set(r6, 0)
+    with b.loop(r6 < 100) as loop:          # 0 to 9, without 3
+        b.add(r6, 1)
+        b.jump(loop.again, r6 == 4)
+        b.jump(loop, r6 > 10)
+        b.add(r0, r6)
+        b.sub(r0, 1)
+    with b.loop(r6 == 0, invert=True):      # 11 more
+        b.sub(r6, 1)
+        b.add(r0, 1)
+    with b.count(r7, 5, 10, -2) as loop:    # 10, 8, 6: without 8
+        b.jump(loop.again, r7 == 8)
+        b.add(r0, r7)
+    with b.count(r7, -1, -3):               # -3, -2
+        b.add(r0, r7)
+    with b.when(r0 == 1):
+        b.set(r0, 0)
+    with b.otherwise():
+        with b.unless(r7 & 1):
+            b.set(r0, 0)
+        with b.otherwise():
+            b.add(r0, 10000)
+    b.exit()
+    assert run(b.build()) == sum(range(10)) - 3 + 11 + 10 + 6 - 3 - 2 + 10000
+
+
+def test_a_loop_without_an_end_of_its_own():
+    b = Builder()
+    b.set(r0, 0)
+    with b.loop() as loop:
+        b.add(r0, 3)
+        b.jump(loop, r0.sge(10))
+    b.exit()
+    assert run(b.build()) == 12
+
+
+def test_everything_else_that_the_text_says():
+    def fill(b):
+        b.packet(u8, 23)
+        b.packet(u32, -4, r7)
+        b.addr_space_cast(r1, r2, 0, 1)
+        b.lddw(r1, 3, 5)
+        b.lddw(r2, -1)
+        b.sign_extend(r1, r2, 8)
+        b.load_acquire(r1, u8[r2 + 1])
+        b.store_release(u64[r2], r1)
+        b.call(5)
+        b.call(KsymRef("bpf_x"), r1)
+        b.callx(r3)
+        b.set(r3, KsymRef("v"))
+        b.set(r3, MapRef("m", 8))
+        b.label("again")
+        b.may_jump("again")
+        b.jump_far("again")
+    assert text_of(fill) == assemble("""
+        r0 = *(u8 *)skb[23]
+        r0 = *(u32 *)skb[r7 - 4]
+        r1 = addr_space_cast(r2, 0, 1)
+        r1 = map_idx[3] ll
+        r2 = -1 ll
+        r1 = (s8)r2
+        r1 = load_acquire((u8 *)(r2 +1))
+        store_release((u64 *)(r2 +0), r1)
+        call bpf_ktime_get_ns
+        call kfunc[bpf_x]
+        callx r3
+        r3 = ksym[v] ll
+        r3 = map[m][0]+8 ll
+    again: may_goto again
+        gotol again
+    """).instructions()
+
+
 def test_builders_are_composed():
     part = Builder()
     with part.count(r6, 3):
@@ -116,12 +192,50 @@ def test_builders_are_composed():
     assert run(b.build()) == 6
 
 
+def test_functions_are_composed_and_called_by_name():
+    square = Builder()
+    square.function("square")
+    square.set(r0, r1)
+    square.mul(r0, r1)
+    square.exit()
+    b = Builder()
+    b.set(r6, 0)
+    with b.count(r7, 4):
+        b.call(FuncRef("square"), r7)
+        b.add(r6, r0)
+    b.set(r0, r6)
+    b.exit()
+    b.append(square).append(Builder().append([Instruction(0x95)]))
+    assert run(b.build()) == 0 + 1 + 4 + 9
+    made = b.assembly("xdp", license="GPL")
+    assert made.sections["xdp"].labels == {"square": 10} and made.license == "GPL"
+
+
+def test_a_builder_becomes_an_object():
+    from rawbpf.asm import write_object
+    from rawbpf.asm.text import MapDefinition
+    from rawbpf.elf.bpf_object import BpfObjectFile
+    b = Builder()
+    b.set(r1, MapRef("cells"))
+    b.call(FuncRef("f"))
+    b.exit()
+    b.function("f")
+    b.set(r0, 5)
+    b.exit()
+    made = b.assembly("tc", [MapDefinition("cells", "array", 4, 8, 2, 0, {})], "GPL")
+    file = BpfObjectFile.parse(write_object(made, {"array": 2}))
+    assert [(f.name, f.section) for f in file.functions] == [("f", ".text"), ("tc", "tc")]
+    assert file.maps["cells"].max_entries == 2 and file.license == "GPL"
+
+
 @pytest.mark.parametrize("wrong", [
     lambda b: b.set(w1, r2), lambda b: b.set(u64[w1], 0), lambda b: b.set(r1, 1 << 64), lambda b: b.add(r1, 1 << 33),
     lambda b: b.set(u8[r1], 256), lambda b: b.set(u64[r1], 1 << 40), lambda b: b.set(r1, r2 == 5),
     lambda b: b.call("bpf_nothing"), lambda b: b.call("bpf_loop", 1, 2, 3, 4, 5, 6), lambda b: (b.jump("x"), b.build()),
     lambda b: (b.label("a"), b.label("a")), lambda b: bool(r1 == 2), lambda b: b.set(r1, u64[r2 + 40000]),
-    lambda b: b.alu("**", r1, 2), lambda b: b.swap("be", r1, 8)])
+    lambda b: b.alu("**", r1, 2), lambda b: b.swap("be", r1, 8), lambda b: b.otherwise().__enter__(),
+    lambda b: b.packet(u64), lambda b: b.packet(s16), lambda b: b.lddw(w1, 5), lambda b: b.lddw(r1, 1 << 64),
+    lambda b: b.addr_space_cast(w1, r2, 0, 1), lambda b: b.count(r1, 5, step=0).__enter__()])
 def test_misuse_is_an_error(wrong):
     with pytest.raises(AsmError):
         wrong(Builder())
