@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import subprocess
 
 import pytest
@@ -157,4 +158,9 @@ def test_group_with_a_hyphen(tmp_path, monkeypatch):
     (listed,) = sources.list_events("tracepoint:*hci*:*")
     assert listed.text == "tracepoint:xhci-hcd:xhci_urb_enqueue"
     assert listed.arguments == ["int epnum"]
+    from tests.tools.test_compiler import compiled
+
+    (program,) = compiled("tracepoint:xhci-hcd:xhci_urb_enqueue { @[probe, args.epnum] = count(); }").programs
+    assert re.match(r"[A-Za-z0-9_.]{1,15}\Z", program.name)  # what the kernel takes; the group keeps its hyphen
+    assert program.points[0].name == "tracepoint:xhci-hcd:xhci_urb_enqueue"
     os.close(fake.dir_fd)
