@@ -14,7 +14,21 @@ OPTIONS = (
 )
 USAGE = """usage: rawbpf asm [OPTION...] FILE...      (- is the standard input)
 
-Assembles the files as if they were one.
+Assembles the files as if they were one. An instruction is written as the verifier's log, bpftool and
+llvm-objdump print it; one that has no text is .insn CODE, DST, SRC, OFF, IMM. Beside instructions there are
+
+  NAME:                                  a label (1: may come again; 1b and 1f are the nearest)
+  .section NAME, .text                   a program, by what it attaches to; functions that programs call
+  .map NAME TYPE key=N value=N max_entries=N [flags=N] [pinning=N] [numa_node=N] [map_extra=N] [inner=MAP]
+  .license "GPL"   .globl NAME           a program of its own, where a section holds several
+  .equ NAME, EXPRESSION                  a constant; NAME = EXPRESSION is the same
+  .include "FILE"
+  .data, .rodata, .bss                   then .byte .short .long .quad .string .ascii .zero .align
+  .kfunc DECLARATION   .ksym DECLARATION the kernel's functions and variables, in C or by name; .weak NAME
+  ; // # /* */                           comments
+
+and references: call NAME; r1 = map[NAME] ll, map[NAME][0]+8 ll, NAME ll, func[NAME] ll, ksym[NAME] ll,
+map_fd[N] ll, map_idx[N] ll, btf_id[N] ll.
 
 options:
 """
