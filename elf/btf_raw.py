@@ -69,7 +69,11 @@ def skip(btf, type_id):
 
 
 def members(btf, of):
-    """The Members of a struct's or union's Record."""
+    """The Members of a struct's or union's Record (the list is kept: do not change it)."""
+    cache = btf.__dict__.setdefault("_members", {})
+    result = cache.get(of.id)
+    if result is not None:
+        return result
     result = []
     for i in range(0, 3 * of.vlen, 3):
         name, type_id, offset = of.words[i:i + 3]
@@ -77,6 +81,7 @@ def members(btf, of):
         if of.flag:
             bits, offset = offset >> 24, offset & 0xffffff
         result.append(Member(btf.string(name), type_id, offset, bits))
+    cache[of.id] = result
     return result
 
 

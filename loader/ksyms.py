@@ -83,10 +83,24 @@ def _module_index(module, modules):
     return len(modules)
 
 
+_addresses = {}     # of symbols of vmlinux, which stay where they are
+
+
 def _kallsyms(name):
-    wanted = (" %s\n" % name, " %s\t" % name)
-    with open("/proc/kallsyms") as file:
-        for line in file:
-            if line.endswith(wanted[0]) or wanted[1] in line:
-                return int(line.split(" ", 1)[0], 16)
-    return 0
+    """The address of a symbol by /proc/kallsyms; 0 when it has none of that name or hides the addresses."""
+    found = _addresses.get(name)
+    if found is not None:
+        return found
+    with open("/proc/kallsyms", "rb") as file:
+        text = file.read()
+    wanted = b" " + name.encode("utf-8", "surrogateescape")
+    at = text.find(wanted + b"\n")
+    own = at >= 0
+    if not own:
+        at = text.find(wanted + b"\t")      # [module]
+    if at < 0:
+        return 0
+    address = int(text[text.rfind(b"\n", 0, at) + 1:at].split()[0], 16)
+    if own:
+        _addresses[name] = address
+    return address

@@ -227,12 +227,20 @@ def _ring_size(wanted):
     return size
 
 
+def _zeros(size):
+    """A buffer of zeros; a large one takes memory only where it is written to."""
+    if size < 1 << 20:
+        return bytearray(size)
+    import mmap
+    return mmap.mmap(-1, size)
+
+
 class DataMap(ObjectMap):
     """A data section, as a map with one value. `content` is what it starts with."""
 
     def __init__(self, owner, definition, size, content, read_only, shared):
         super().__init__(owner, definition)
-        self.content = bytearray(size) if content is None else bytearray(content)
+        self.content = _zeros(size) if content is None else bytearray(content)
         self.read_only = read_only
         if read_only:
             self.flags |= F_RDONLY_PROG
