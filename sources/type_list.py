@@ -16,11 +16,14 @@ class ListedType(Listed):
         self.module = module
         self.type_id = type_id
 
-    def verbose(self):
+    def definition(self):
+        """Its C definition, without the last semicolon."""
         from rawbpf.elf.types import definition
 
-        text = definition(kernel_btf.of(self.module).type(self.type_id))
-        return ["%s: %s;" % (self.module, text), ""]
+        return definition(kernel_btf.of(self.module).type(self.type_id))
+
+    def verbose(self):
+        return ["%s: %s;" % (self.module, self.definition()), ""]
 
 
 def is_type_pattern(pattern):

@@ -124,7 +124,8 @@ def check(parsed):
         raise UsageError("-B takes line, full or none, not '%s'" % parsed.get("buffering"))
     if parsed.get("list"):
         for option in OPTIONS:
-            if option.dest in parsed.values and option.dest not in ("list", "program", "pid", "verbose", "no_warnings"):
+            if option.dest in parsed.values and option.dest not in ("list", "program", "pid", "verbose", "format",
+                                                                      "no_warnings"):
                 raise UsageError("-l does not go with '%s'" % ("--" + option.long if option.long else "-" + option.short))
     for stage in stages(parsed):
         if stage not in STAGES:
@@ -246,6 +247,7 @@ def _trace(parsed, name, text, positional, named, process):
 
 def listing(parsed):
     """-l: events that match a pattern, or those of a script."""
+    json = parsed.get("format") == "json"
     from .listing import list_pattern, list_program, list_script
     pid = parse_pid(parsed.get("pid")) if parsed.get("pid") is not None else None
     if pid is not None and not os.path.exists("/proc/%d" % pid):
@@ -253,16 +255,16 @@ def listing(parsed):
     verbose = bool(parsed.get("verbose"))
     file = parsed.operands[0] if len(parsed.operands) == 1 and os.path.isfile(parsed.operands[0]) else None
     if file is not None and not parsed.get("program") and _is_elf(file):
-        return list_program(file, pid, verbose)
+        return list_program(file, pid, verbose, json)
     if file is not None or parsed.get("program"):
         name, text, positional, _ = script_text(parsed)
-        return list_script(name, text, positional, pid, verbose)
+        return list_script(name, text, positional, pid, verbose, json)
     if len(parsed.operands) == 1 and file is None and _looks_like_a_file(parsed.operands[0]):
         complain("It appears that '%s' is a filename but the file does not exist. Treating '%s' as a search pattern."
                  % (parsed.operands[0], parsed.operands[0]), "WARNING")
     if len(parsed.operands) > 1:
         raise UsageError("-l takes one pattern, got %s" % " ".join(parsed.operands))
-    return list_pattern(parsed.operands[0] if parsed.operands else "*:*", pid, verbose)
+    return list_pattern(parsed.operands[0] if parsed.operands else "*:*", pid, verbose, json)
 
 
 def _looks_like_a_file(word):

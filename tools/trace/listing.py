@@ -1,31 +1,35 @@
-"""`rawbpf trace -l`: the events that can be traced."""
+"""`rawbpf trace -l`: the events that can be traced, as bpftrace prints them or as a JSON object a line:
+
+    {"probe": "kprobe:vfs_read", "arguments": ["struct file * arg0", ...]}       arguments: with -v
+    {"type": "struct iovec", "module": "vmlinux", "definition": "struct iovec {..."}
+"""
 
 import sys
 
 from .writer import Writer
 
 
-def list_pattern(pattern, pid, verbose):
+def list_pattern(pattern, pid, verbose, json=False):
     """Print the events that match; returns the exit status."""
     from rawbpf.sources import SourceError, Target, list_events
     from .command import Failure
     target = Target(pid=pid)
     try:
         for part in pattern.split(","):
-            _print(list_events(part.strip() or "*", target), verbose)
+            _print(list_events(part.strip() or "*", target), verbose, json)
     except (SourceError, OSError) as error:
         raise Failure(_sentence(error))
     return 0
 
 
-def list_program(path, pid, verbose):
+def list_program(path, pid, verbose, json=False):
     """Print what can be probed in an ELF file."""
     from rawbpf.sources import quote
-    list_pattern("uprobe:%s:*" % quote(path), pid, verbose)
-    return list_pattern("usdt:%s:*" % quote(path), pid, verbose)
+    list_pattern("uprobe:%s:*" % quote(path), pid, verbose, json)
+    return list_pattern("usdt:%s:*" % quote(path), pid, verbose, json)
 
 
-def list_script(name, text, positional, pid, verbose):
+def list_script(name, text, positional, pid, verbose, json=False):
     """Print the events that a script would attach to; returns the exit status."""
     from rawbpf.sources import SourceError, Target, find
     from .diagnostics import ScriptError, Source
@@ -41,7 +45,7 @@ def list_script(name, text, positional, pid, verbose):
                 except SourceError as error:
                     raise ScriptError(attach_point.span, error.reason, error.hints)
                 if points[0].when in (None, "iter"):
-                    _print(_listed(source, attach_point, points, target), verbose)
+                    _print(_listed(source, attach_point, points, target), verbose, json)
     except ScriptError as error:
         sys.stdout.flush()
         sys.stderr.write(error.format(color=sys.stderr.isatty()))
@@ -64,12 +68,29 @@ def _listed(source, attach_point, points, target):
     return list(found.values())
 
 
-def _print(listed, verbose):
+def _print(listed, verbose, json):
     out = Writer(1, "full")
     for item in listed:
-        lines = item.verbose() if verbose else [item.text]
+        if json:
+            lines = [_json(item, verbose)]
+        else:
+            lines = item.verbose() if verbose else [item.text]
         out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
     out.flush()
+
+
+def _json(item, verbose):
+    import json
+    from rawbpf.sources.type_list import ListedType
+    if isinstance(item, ListedType):
+        record = {"type": item.text, "module": item.module}
+        if verbose:
+            record["definition"] = item.definition()
+    else:
+        record = {"probe": item.text}
+        if verbose:
+            record["arguments"] = item.arguments
+    return json.dumps(record)
 
 
 def _sentence(error):
