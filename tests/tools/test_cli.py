@@ -79,7 +79,7 @@ def test_the_help_of_list_offers_what_goes_with_a_listing(rawbpf):
     done = rawbpf("list", "--help")
     assert done.returncode == 0 and done.stdout.startswith("usage: rawbpf list [-v]")
     offered = re.findall(r"^  (-\w)", done.stdout, re.M)
-    assert offered == ["-e", "-v", "-p", "-h"]
+    assert offered == ["-e", "-v", "-p", "-f", "-h"]
 
 
 @pytest.mark.root
