@@ -33,3 +33,52 @@ MESSAGES = [
      ["ERROR: Argument mismatch for @: trying to access with arguments: 'string[2]' when map expects arguments: "
       "'int8'"]),
 ]
+MESSAGES += [
+    # variables
+    ("begin { let $a; print(1); }", ["WARNING: Variable $a was never assigned to."]),
+    ("begin { let $a: int32; print($a); }",
+     ["WARNING: Variable used before it was assigned: $a", "WARNING: Variable $a was never assigned to."]),
+    ("begin { let $a; $b = sizeof($a); $a = 5; print($b); }", []),
+    ("begin { $x = 0; if (pid) { let $x = 1; } }",
+     ["ERROR: Variable $x was already declared. Variable shadowing is not allowed.",
+      "ERROR: This is the initial assignment."]),
+    # statements
+    ("begin { return; print(1); print(2); }", ["WARNING: Unreachable statement."]),
+    ("begin { for ($i : 0..3) { break; print(1); } }", ["WARNING: Unreachable statement."]),
+    ("begin { if (pid) { return } else { exit() } print(1); }", ["WARNING: Unreachable statement."]),
+    ("begin { 1; pid; @a[1] = 2; delete(@a, 1); }", ["WARNING: Return value discarded."] * 3),
+    ("begin { while (@i < 3) { @i++; } }", ["WARNING: While loops are deprecated and may be removed in the future."]),
+    # numbers whose type does not hold them
+    ("begin { let $a : int8 = 1; $b = (int64)3; $a = $b; }",
+     ["WARNING: Expression of type: int64 being cast to type: int8. This may cause unexpected results. Use an explicit "
+      "cast to suppress this warning."]),
+    ("begin { $a = -1; $b = (uint64)1; if ($a < $b) { print(1); } }",
+     ["WARNING: Expression of type: uint64 being cast to type: int64. This may cause unexpected results. Use an explicit "
+      "cast to suppress this warning."]),
+    ("begin { @a = pid; @b = (uint32)5; @c[1] = @a + nsecs; @s = sum(5); if (@s > 3) { print(@s * 2); } }", []),
+    ("begin { $p = (int32 *)5; $q = (int8 *)6; if ($p == $q) { print(1); } }",
+     ["WARNING: comparison of distinct pointer types: int32, int8", "WARNING: left (int32)", "WARNING: right (int8)"]),
+    # maps
+    ("let @a = hash(2); begin { print(1); }", ["WARNING: Unused map: @a"]),
+    ("begin { @a = count(); @b = @a; }",
+     ["ERROR: Map value 'count_t' cannot be assigned from one map to another. The function that returns this type must be "
+      "called directly e.g. `@b = count();`."]),
+    ("begin { @a = hist(5); @b = @a; }",
+     ["ERROR: Map value 'hist_t' cannot be assigned from one map to another. The function that returns this type must be "
+      "called directly e.g. `@b = hist(retval);`."]),
+    ("begin { @a[1] = 1; for ($i : 0..3) { print(@a); } }",
+     ["WARNING: Due to it's asynchronous nature using 'print()' in a loop can lead to unexpected behavior. The map will "
+      "likely be updated before the runtime can 'print' it."]),
+    ("begin { @a[1] = stats(2); print(@a, 1); }",
+     ["WARNING: print()'s top and div arguments are ignored when used on stats() maps."]),
+    # settings, calls
+    ("config = { symbol_source = 2; strlen = 50 } begin { }",
+     ["WARNING: symbol_source is deprecated and has no effect", "WARNING: strlen has been renamed, please use max_strlen"]),
+    ("begin { hist(); }", ["ERROR: hist() must be assigned directly to a map"]),
+    ("begin { printf(); join(); }", ["ERROR: printf() requires at least one argument (0 provided)",
+                                     "ERROR: join() requires at least one argument (0 provided)"]),
+    ("begin { ksym(); clear(5); exit(1, 2); }",
+     ["ERROR: ksym() requires one argument (0 provided)", "ERROR: clear() expects a map argument",
+      "ERROR: exit() takes up to one argument (2 provided)"]),
+    ("begin { print((a=1).b); }", ["ERROR: Record does not contain a field named 'b'"]),
+]

@@ -81,7 +81,9 @@ class Compiler:
         block = self.script.config
         for setting in block.settings if block is not None else ():
             try:
-                self.config.set(setting.name, setting.value)
+                doubt = self.config.set(setting.name, setting.value)
+                if doubt:
+                    self.diagnostics.warning(setting.span, doubt)
             except ConfigError as error:
                 raise ScriptError(setting.span, str(error))
 
@@ -94,6 +96,8 @@ class Compiler:
                 continue
             var = self.maps[declaration.name] = MapVariable(declaration.name, declaration.span)
             var.declared = declaration
+            if not any(isinstance(node, ast.Map) and node.name == declaration.name for node in self.script.walk()):
+                self.diagnostics.warning(declaration.span, "Unused map: %s" % declaration.name)
         self.diagnostics.check()
 
     # -- probes
@@ -190,11 +194,11 @@ class Compiler:
                 else:
                     self.maps.pop(var.name)
 
-    def warn(self, span, message, hints=()):
+    def warn(self, span, message, hints=(), contexts=()):
         """A warning, once for its place."""
         if (span, message) not in self._warned:
             self._warned.add((span, message))
-            self.diagnostics.warning(span, message, hints)
+            self.diagnostics.warning(span, message, hints, contexts)
 
     # -- names of C: what Resolver asks
 

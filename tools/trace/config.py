@@ -49,12 +49,12 @@ def _unstable(name, value):
                                                      "false": "error"}.get(text, text))
 
 
-_LICENSES = ("GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL")
+_LICENSES = ("Dual MIT/GPL", "Dual BSD/GPL", "Dual MPL/GPL", "GPL and additional rights", "GPL v2", "GPL")
 
 
 def _license(name, value):
     if value not in _LICENSES:
-        raise ConfigError("Invalid value for license. Found: %s. Valid values: %s"
+        raise ConfigError("Invalid value for license. Found: %s. Valid values: %s."
                           % (value, ", ".join(_LICENSES)))
     return value
 
@@ -114,7 +114,7 @@ class Config:
                 self._fixed.add(RENAMED.get(name, name))
 
     def set(self, key, value):
-        """Set by any accepted spelling. What the environment has set stays."""
+        """Set by any accepted spelling. What the environment has set stays. Returns what is doubtful about it, or ""."""
         name = key.lower()
         if name.startswith("bpftrace_"):
             name = name[len("bpftrace_"):]
@@ -124,9 +124,10 @@ class Config:
         if name in ENVIRONMENT_ONLY:
             raise ConfigError("%s: can only be set as an environment variable" % key)
         if name in DEPRECATED:
-            return
+            return "%s is deprecated and has no effect" % key
         if name not in SETTINGS:
             raise ConfigError("%s: not a known configuration option" % key)
         value = SETTINGS[name][1](key, value)
         if name not in self._fixed:
             setattr(self, name, value)
+        return "%s has been renamed, please use %s" % (key, name) if key.lower() in RENAMED else ""

@@ -9,6 +9,7 @@ The rules (promotion, signedness, which operators take what) are bpftrace 0.27's
 """
 from . import ast, builtins, types
 from .diagnostics import ScriptError
+from .doubts import Doubts, whole
 from .folding import Folding, loop_by_callback
 from .resolve_expr import ExpressionTypes
 from .types import INT8, Aggregate, Integer, Pointer, String, Tuple, promote
@@ -36,6 +37,8 @@ class Variable:
     def __init__(self, name, span, depth):
         self.name, self.span = name, span
         self.type = None
+        self.assigned = False
+        self.origin = "declaration"     # what made it: for messages
         self.sized = False              # declared with a type: assignments convert to it
         self.depth = depth              # number of loops with a callback around it
         self.captured = False           # used inside a callback further in: lives in memory
@@ -58,7 +61,7 @@ class Unit:
         return self.points[0]
 
 
-class Resolver(ExpressionTypes, WrittenTypes, Folding):
+class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
     """`script` is a compiler.ScriptState: maps, config, options, machine, C types, warnings."""
 
     def __init__(self, script, unit, final):
@@ -68,6 +71,7 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         self.scopes = []
         self.depth = 0
         self.loops = 0
+        self.meta = 0                   # inside sizeof and the like: not evaluated
         self.changed = False
         self._owner = None              # the block that variables at hand belong to
 
@@ -80,6 +84,7 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         if probe.predicate is not None:
             self._guard(lambda: self.condition(probe.predicate), probe.predicate)
         self.block(probe.block)
+        self.never_assigned()
 
     def _guard(self, work, node):
         try:
@@ -95,9 +100,9 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         """Raises a ScriptError at node's place; contexts: (message, node) of further places."""
         raise ScriptError(node.span, message, hints, [(text, where.span) for text, where in contexts])
 
-    def warn(self, node, message, hints=()):
+    def warn(self, node, message, hints=(), contexts=()):
         if self.final:
-            self.script.warn(node.span, message, hints)
+            self.script.warn(node.span, message, hints, [(text, where.span) for text, where in contexts])
 
     def unstable(self, node, feature):
         """A feature that bpftrace calls unstable: a warning, or an error, unless the config says otherwise."""
@@ -116,6 +121,7 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         """The type of the block's value, None without."""
         self.scopes.append({})
         outer, self._owner = self._owner, block
+        self.unreachable(block)
         try:
             for statement in block.statements:
                 self._owner = block
@@ -140,7 +146,7 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         if kind is not None and not isinstance(expr, (ast.Increment, ast.Ternary)):
             entry = builtins.lookup(expr.name) if isinstance(expr, ast.Call) else None
             if entry is None or entry.pure:
-                self.warn(node, "Return value discarded.")
+                self.warn(whole(node), "Return value discarded.")
 
     def _effect(self, node):
         """An if or a block as a statement."""
@@ -150,7 +156,7 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
             if kind is not None:
                 self.warn(node, "Return value discarded.")
             return
-        self.condition(node.condition)
+        self._guard(lambda: self.condition(node.condition), node.condition)
         for part in self.live_branches(node):
             self._effect(part)
 
@@ -179,8 +185,9 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         earlier = self._find(name)
         if earlier is not None:
             self.error(node, "Variable %s was already declared. Variable shadowing is not allowed." % name, (),
-                       [("This is the initial declaration.", earlier)])
+                       [("This is the %s." % earlier.origin, earlier)])
         var = self._declare(node.variable, self._owner)
+        var.assigned, var.origin, var.span = False, "initial declaration", node.span
         if node.declared is not None:
             declared = self.written_type(node.declared)
             if not (isinstance(declared, String) and declared.size == 0):
@@ -195,8 +202,9 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
             target = node.target
             if isinstance(target, ast.VarDecl):
                 target = target.variable
-            if isinstance(target, ast.Variable) and self._find(target.name) is None:
-                self._declare(target, self._owner)      # it is known from here on, though not its type
+            if isinstance(target, ast.Variable):        # it is known from here on, though not its type
+                var = self._find(target.name) or self._declare(target, self._owner)
+                var.assigned = True
             raise
 
     def _assign(self, node):
@@ -213,7 +221,9 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
             var = self._find(target.name)
             if var is None:
                 var = self._declare(target, self._owner)
+                var.origin, var.span = "initial assignment", node.span
             self.capture(var)
+        var.assigned = True
         self.not_void(value, kind)
         if isinstance(kind, Aggregate):
             self.error(node, "Value '%s' cannot be assigned to a scratch variable." % kind)
@@ -225,9 +235,8 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         var = self._find(target.name)
         if var is None:
             var = self._declare(target, self._owner)
-        if var.depth < self.depth and not var.captured:
-            var.captured = True
-            self.changed = True
+        self.capture(var)
+        var.assigned = True
         self._merge_variable(node, node, var, kind)
         target.type = var.type
 
@@ -240,6 +249,7 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
                 self.error(node, "Type mismatch for %s: trying to assign value of type '%s' when variable already "
                            "has a type '%s'" % (var.name, type_text(kind), type_text(var.type)))
             self._set_variable(var, merged)
+        self.lossy(value, kind, var.type)
 
     def _compound(self, node, target, value):
         left = self.expr(target)
@@ -292,6 +302,9 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
         return None
 
     def _While(self, node):
+        self.warn(node, "While loops are deprecated and may be removed in the future.", [
+            "For loops support ranges (e.g. `for ($x : $start..$end) { ... }`), and can be used in place of while. These "
+            "are more easily proven to be bounded by the verifier."])
         self.condition(node.condition)
         self.loops += 1
         self.block(node.body)
@@ -325,13 +338,16 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
             kind = self._map_row(node.iterable)
             inner = 1
         if self._find(node.variable.name) is not None:
-            self.error(node.variable, "Loop declaration shadows existing variable: %s" % node.variable.name)
+            earlier = self._find(node.variable.name)
+            self.error(node.variable, "Loop declaration shadows existing variable: %s" % node.variable.name, (),
+                       [("This is the %s." % earlier.origin, earlier)])
         self.depth += inner
         self.loops += 1
         self.scopes.append({})
         var = self.unit.for_variables.get(id(node))
         if var is None:
             var = self.unit.for_variables[id(node)] = Variable(node.variable.name, node.variable.span, self.depth)
+        var.assigned, var.origin = True, "loop variable"
         self._set_variable(var, kind)
         self.scopes[-1][node.variable.name] = var
         node.variable.type = kind
@@ -446,14 +462,25 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding):
                 self._default_value(var)
             kind = self._compound(node, target, value)
         else:
+            if self.final and self.aggregated(value):
+                self._no_copy(node, value)
             kind = self.expr(value)
         self.not_void(value, kind)
         if isinstance(kind, types.NoneType):
             self.error(node, "Value '%s' cannot be assigned to a map." % kind)
-        if isinstance(var.value, Aggregate) and not node.op and isinstance(value, (ast.Map, ast.MapAccess)):
-            self.error(node, "Map value '%s' cannot be assigned from one map to another." % var.value)
         self.set_map_value(node, var, kind)
+        self.lossy(value, kind, var.value)
         target.type = var.value
+
+    def _no_copy(self, node, value):
+        """`@b = @a` where @a keeps one value of a CPU."""
+        kind = self.script.maps[value.name].value
+        usual = kind.name[:-2] if kind.name.endswith("_t") else kind.name
+        self.error(node, "Map value '%s' cannot be assigned from one map to another. The function that returns this type "
+                   "must be called directly e.g. `%s = %s(%s);`." % (
+                       kind, node.target.name, usual, "" if usual == "count" else "retval"),
+                   ["Add a cast to integer if you want the value of the aggregate, e.g. `%s = (int64)%s;`."
+                    % (node.target.span.text, value.span.text)] if kind.castable else [])
 
     def _default_value(self, var):
         """A map that is only ever incremented holds integers."""

@@ -6,6 +6,10 @@ from .types import BOOL, INT8, INT64, UINT64, Aggregate, Integer, Pointer, Strin
 from .written import SIMPLE, Unresolved, base_text, to_c, type_text
 
 
+def _arguments(count):
+    return {0: "no arguments", 1: "one argument"}.get(count, "%d arguments" % count)
+
+
 class ExpressionTypes:
     """`expr` and what it needs."""
 
@@ -94,13 +98,10 @@ class ExpressionTypes:
         most = len(entry.arguments)
         if len(given) < least or (len(given) > most and not entry.variadic):
             if least == most and not entry.variadic:
-                wanted = "%d argument%s" % (least, "" if least == 1 else "s") if least else "no arguments"
-                self.error(call, "%s() requires %s (%d provided)" % (call.name, wanted, len(given)))
+                self.error(call, "%s() requires %s (%d provided)" % (call.name, _arguments(least), len(given)))
             if len(given) < least:
-                self.error(call, "%s() requires at least %d argument%s (%d provided)"
-                           % (call.name, least, "" if least == 1 else "s", len(given)))
-            self.error(call, "%s() takes up to %d argument%s (%d provided)"
-                       % (call.name, most, "" if most == 1 else "s", len(given)))
+                self.error(call, "%s() requires at least %s (%d provided)" % (call.name, _arguments(least), len(given)))
+            self.error(call, "%s() takes up to %s (%d provided)" % (call.name, _arguments(most), len(given)))
         for index, argument in enumerate(given):
             kind = entry.arguments[index].kind if index < most else "any"
             self._argument(call, kind, argument)
@@ -108,7 +109,7 @@ class ExpressionTypes:
     def _argument(self, call, kind, node):
         if kind == "map":
             if not isinstance(node, ast.Map):
-                self.error(node, "%s() expects a map to be provided" % call.name)
+                self.error(node, "%s() expects a map argument" % call.name)
             self.map_variable(node)
             return
         if kind == "word":
@@ -138,6 +139,7 @@ class ExpressionTypes:
             self.error(node, "Undefined or undeclared variable: %s" % node.name,
                        hints and ["Did you mean %s?" % " or ".join(hints)])
         self.capture(var)
+        self.used(node, var)
         if var.type is None:
             raise Unresolved()
         return var.type
@@ -247,6 +249,9 @@ class ExpressionTypes:
             if op in COMPARISONS or op in LOGICAL:
                 if isinstance(left, Integer) and isinstance(right, Integer) and op in COMPARISONS:
                     self._check_sign(node, op, left, right, left_node, right_node)
+                    common = promote(left, right)
+                    self.lossy(left_node, left, common)
+                    self.lossy(right_node, right, common)
                 return BOOL
             a, b = left, right
             a_signed = getattr(a, "signed", False)
@@ -258,7 +263,10 @@ class ExpressionTypes:
             if op in ("/", "%") and (a_signed or b_signed) and self.constant(node) is None and left != right:
                 self.warn(node, "signed operands for '%s' can lead to undefined behavior (cast to unsigned to "
                           "silence warning)" % op)
-            return INT64 if a_signed or b_signed or op == "-" else UINT64
+            result = INT64 if a_signed or b_signed or op == "-" else UINT64
+            self.lossy(left_node, left, result)
+            self.lossy(right_node, right, result)
+            return result
         if op in ("==", "!="):
             if isinstance(left, String) and isinstance(right, String):
                 return BOOL
@@ -292,6 +300,8 @@ class ExpressionTypes:
         pointer, other = (left, right) if isinstance(left, Pointer) else (right, left)
         if isinstance(other, Pointer):
             if op in COMPARISONS or op in LOGICAL:
+                if op in COMPARISONS:
+                    self.distinct_pointers(node, left, right)
                 return BOOL
         elif isinstance(other, (Integer, types.Boolean)):
             if op == "+" or (op == "-" and isinstance(left, Pointer)):
@@ -389,7 +399,7 @@ class ExpressionTypes:
             for field in kind.fields:
                 if field.name == node.name:
                     return field.type
-            self.error(node, "Record has no field named '%s'" % node.name)
+            self.error(node, "Record does not contain a field named '%s'" % node.name)
         elif isinstance(kind, types.Record):
             struct, user = kind.c_type, getattr(kind, "user", None)
         else:
@@ -410,6 +420,8 @@ class ExpressionTypes:
         if field is None:
             names = [f.name for f in bare.fields if f.name]
             near = nearest(name, names)
+            if isinstance(node, ast.Offsetof):
+                self.error(node, "'%s %s' has no field named '%s'" % (bare.kind, bare.name, name))
             title = getattr(node.operand.type, "title", None) or "%s %s" % (bare.kind, bare.name)
             self.error(node, "Struct/union of type '%s' does not contain a field named '%s'" % (title, name),
                        near and ["Did you mean %s?" % " or ".join(near)])
@@ -427,7 +439,7 @@ class ExpressionTypes:
     def _Cast(self, node):
         source = self.expr(node.operand)
         target = self._cast_to(node, source, self.written_type(node.target))
-        if self.final and type_text(source) == type_text(target):
+        if self.final and type_text(source) == type_text(target) and not self.aggregated(node.operand):
             self.warn(node, "Unnecessary cast: expression is already of type %s" % type_text(source))
         return target
 
@@ -506,6 +518,13 @@ class ExpressionTypes:
         return self.type_of(operand).size
 
     def type_of(self, operand):
+        self.meta += 1
+        try:
+            return self._type_of(operand)
+        finally:
+            self.meta -= 1
+
+    def _type_of(self, operand):
         """The type that the operand of sizeof or typeinfo is or has."""
         if isinstance(operand, (ast.NamedType, ast.PointerType, ast.ArrayType, ast.Typeof)):
             return self.written_type(operand)
@@ -531,7 +550,9 @@ class ExpressionTypes:
         return self.expr(operand)
 
     def _Offsetof(self, node):
+        self.meta += 1
         self.unit.sizes[id(node)] = self.offset_of(node)
+        self.meta -= 1
         return UINT64
 
     def offset_of(self, node):

@@ -37,6 +37,7 @@ class Builtin:
     returns: Optional[ValueType] = None
     unsafe = False          # needs --unsafe
     aggregate = False       # may only stand right of `@map =`
+    ends = False            # nothing behind a call of it runs
     pure = False            # a call whose value is not used is worth a warning
     reads_args = False      # depends on the fields of `args`: points with other fields need another program
     per_point = False       # its value differs by point: see point_texts.py

@@ -10,7 +10,7 @@ from . import Argument, Builtin, register
 class _Delete(Builtin):
     """delete(@x, key), delete(@x) for a scalar, and the older delete(@x[key])."""
     names = ("delete",)
-    variadic = True
+    variadic = pure = True
 
     def resolve(self, r, call):
         given = call.arguments
@@ -19,7 +19,7 @@ class _Delete(Builtin):
         if isinstance(given[0], ast.MapAccess) or (len(given) == 1 and isinstance(given[0], ast.Map)):
             for target in given:
                 if not isinstance(target, (ast.Map, ast.MapAccess)):
-                    r.error(target, "delete() expects a map to be provided")
+                    r.error(target, "delete() expects a map argument")
                 if isinstance(target, ast.Map):
                     r.map_variable(target, True, (
                         "call to delete() with a single argument expects a map without explicit keys (scalar map)", call))

@@ -115,6 +115,7 @@ class _Fail(_Formatted):
 @register
 class _Exit(Builtin):
     names = ("exit",)
+    ends = True
     arguments = (Argument("integer", "code", optional=True),)
 
     def statement(self, b, call):
@@ -138,7 +139,12 @@ class _Print(Builtin):
             rest = call.arguments[1:]
             if len(rest) > 2:
                 r.error(call, "print() takes up to 3 arguments (%d provided)" % len(call.arguments))
-            r.map_variable(first)
+            kind = r.map_variable(first).value
+            if r.loops:
+                r.warn(call, "Due to it's asynchronous nature using 'print()' in a loop can lead to unexpected behavior. The "
+                       "map will likely be updated before the runtime can 'print' it.")
+            if rest and isinstance(kind, types.Statistics):
+                r.warn(call, "print()'s top and div arguments are ignored when used on stats() maps.")
             for argument in rest:
                 r._argument(call, "literal integer", argument)
             return None
