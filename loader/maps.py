@@ -8,6 +8,7 @@ values may be given as that object.
 
 import errno
 import struct
+import sys
 from types import SimpleNamespace
 
 from . import introduced, kernel, syscalls
@@ -185,7 +186,9 @@ class Map(BpfObject):
         try:
             self._elem("map_delete_elem", address(key))
         except OSError as error:
-            if error.errno == errno.ENOENT:
+            # a sockmap says EINVAL of a place that is empty
+            if error.errno == errno.ENOENT or error.errno == errno.EINVAL and self.type == "sockmap" and \
+                    int.from_bytes(key, sys.byteorder) < self.max_entries:
                 return False
             raise self._refused("delete", error) from None
         return True
@@ -397,7 +400,6 @@ class Map(BpfObject):
 
 
 def _number(value, size, what):
-    import sys
     try:
         return value.to_bytes(size, sys.byteorder, signed=value < 0)
     except OverflowError:
