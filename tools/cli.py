@@ -29,6 +29,9 @@ COMMANDS = {
     "net": ("inspect.net", "programs on interfaces, tc, netfilter hooks: show, attach, detach (as bpftool net)"),
     "iter": ("inspect.iter", "pin an iterator of an object file (as bpftool iter)"),
     "tree": ("inspect.tree", "which process keeps which links, programs and maps alive"),
+    "who": ("inspect.who", "which programs are attached to a kernel function, or call it"),
+    "snapshot": ("inspect.snapshot", "write all that the inspectors read to a file, for --snapshot FILE"),
+    "diff": ("inspect.diff", "what changed between two snapshots, or since one"),
     "top": ("inspect.top", "programs by CPU time and runs a second, live"),
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }

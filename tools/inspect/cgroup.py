@@ -6,7 +6,7 @@ from rawbpf.loader.errors import KernelError
 from rawbpf.loader.uapi import ATTACH_TYPES, F_ALLOW_MULTI, F_ALLOW_OVERRIDE
 
 from .command import run_object
-from .objects import by_id, full_name, one
+from .objects import by_id, full_name, one, recorded, vmlinux
 from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf cgroup { show | list } CGROUP [effective]
@@ -67,8 +67,7 @@ def _attach_btf(info):
     number, of = getattr(info, "attach_btf_id", 0), getattr(info, "attach_btf_obj_id", 0)
     name = ""
     if number:
-        from rawbpf.elf.btf import Btf
-        name = Btf.open().name(number)
+        name = vmlinux().name(number)
     return {"attach_btf_name": name, "attach_btf_obj_id": of, "attach_btf_id": number}
 
 
@@ -87,19 +86,27 @@ def show(session, words):
     path = words.next("cgroup")
     effective = bool(words.take("effective"))
     words.end()
-    found = list(records(path, effective))
+    found = _recorded(path, effective) if recorded("cgroup") is not None else list(records(path, effective))
     if session.json is None and found:
         session.write(_head(effective))
     session.show(found, _row)
 
 
-def _mounted():
+def _recorded(path, effective):
+    if effective:
+        fail("not supported: effective programs of a snapshot, because it has those that are attached")
+    path = os.path.normpath(path)
+    return next((branch["programs"] for branch in recorded("cgroup") if branch["cgroup"] == path), [])
+
+
+def mounted():
+    """Where cgroup v2 is mounted, or ""."""
     with open("/proc/self/mounts", errors="surrogateescape") as mounts:
         for line in mounts:
             words = line.split()
             if words[2] == "cgroup2":
                 return words[1].encode("utf-8", "surrogateescape").decode("unicode_escape")
-    return fail("cgroup v2 isn't mounted")
+    return ""
 
 
 def tree(session, words):
@@ -108,14 +115,21 @@ def tree(session, words):
         root = words.next("cgroup")
     effective = bool(words.take("effective"))
     words.end()
-    root = root or _mounted()
+    if recorded("cgroup") is None:
+        found = branches(root or mounted() or fail("cgroup v2 isn't mounted"), effective)
+    elif effective:
+        return _recorded("", True)
+    else:
+        top = os.path.normpath(root) if root else ""
+        found = [one_ for one_ in recorded("cgroup") if not top or (one_["cgroup"] + "/").startswith(top + "/")]
     if session.json is None:
         session.write("CgroupPath\n" + _head(effective))
-    session.show(_branches(root, effective), lambda fields: fields["cgroup"] + "\n" + "".join(
+    session.show(found, lambda fields: fields["cgroup"] + "\n" + "".join(
         _row(one_) for one_ in fields["programs"]))
+    return None
 
 
-def _branches(root, effective):
+def branches(root, effective):
     for folder, _, _ in os.walk(root):
         try:
             found = list(records(folder, effective))

@@ -15,8 +15,15 @@ OPTIONS = (
     Option("nomount", "n", "nomount", "", "mount nothing (rawbpf never does)"),
     Option("debug", "d", "debug", "", "show the verifier's log of programs that are loaded"),
     Option("base_btf", "B", "base-btf", "FILE", "the BTF that a module's BTF continues"),
+    Option("snapshot", "", "snapshot", "FILE", "look at what `rawbpf snapshot` wrote instead of this kernel"),
     Option("help", "h", "help", "", "this text"),
 )
+
+
+# What may be done with a snapshot.
+_RECORDED = {"prog": ("show", "list", "dump"), "map": ("show", "list", "dump", "lookup"), "link": ("show", "list"),
+             "btf": ("show", "list", "dump"), "perf": ("show", "list"), "net": ("show", "list"),
+             "cgroup": ("show", "list", "tree"), "tree": ("show",), "who": ("show",)}
 
 
 class Session:
@@ -64,6 +71,7 @@ def run_object(name, verbs, usage, argv):
         if parsed.get("help") or words[:1] and is_prefix(words[0], "help"):
             sys.stdout.write(usage + "\noptions:\n" + describe(OPTIONS))
             return 0
+        _choose_source(parsed.get("snapshot"), name, verbs, words)
         status = dispatch(session, name, verbs, words) or 0
         if session.json is not None:
             session.json.end()
@@ -78,6 +86,21 @@ def run_object(name, verbs, usage, argv):
         return _failed(session, str(error))
     except OSError as error:
         return _failed(session, "%s: %s" % (error.filename, error.strerror) if error.filename else str(error))
+
+
+def _choose_source(path, name, verbs, words):
+    """The kernel, or a snapshot of one."""
+    from . import objects
+    objects.use(None)
+    if path is None:
+        return
+    allowed = _RECORDED.get(name, ())
+    verb = next((known for known in verbs if is_prefix(words[0], known)), None) if words else next(iter(verbs))
+    if verb is not None and verb not in allowed:
+        raise Failure("not supported: rawbpf %s%s on a snapshot, because %s" % (
+            name, " " + verb if allowed else "", "it would change something" if allowed else "it asks the running kernel"), STATUS)
+    from .snapshot import Recording
+    objects.use(Recording(path))
 
 
 def dispatch(session, name, verbs, words):

@@ -3,7 +3,8 @@
 from rawbpf.elf.image import ElfError
 from rawbpf.loader.errors import KernelError
 
-from .objects import one
+from ..failure import Failure
+from .objects import by_id, one, vmlinux
 from .output import JsonWriter, hex_lines, hex_list
 from .words import fail, is_prefix
 
@@ -94,8 +95,6 @@ class Shower:
 
     def _types(self):
         """(key type or None, value type), or None without (sound) BTF."""
-        from rawbpf.elf.btf import Btf
-        from rawbpf.loader import BtfObject
         info = self.info
         kernel_type = getattr(info, "btf_vmlinux_value_type_id", 0)
         number = getattr(info, "btf_id", 0)
@@ -103,15 +102,15 @@ class Shower:
             return None
         try:
             if kernel_type:
-                return None, Btf.open().type(kernel_type)
-            with BtfObject.from_id(number) as blob:
+                return None, vmlinux().type(kernel_type)
+            with by_id("btf", number) as blob:
                 btf = blob.parse()
             if not info.btf_value_type_id:
                 return None
             key = btf.type(info.btf_key_type_id) if info.btf_key_type_id else None
             self.btf = btf
             return key, btf.type(info.btf_value_type_id)
-        except (KernelError, ElfError):
+        except (KernelError, ElfError, Failure):
             return None
 
     def formatted(self, key, value, plain):
@@ -199,6 +198,10 @@ def _line(key, shown, size):
 def elements(item):
     """(key, value, 0) or (key, None, errno) of every element."""
     import errno
+    recorded = getattr(type(item), "recorded_elements", None)
+    if recorded is not None:
+        yield from recorded(item)
+        return
     if item.type in _BATCHED:
         for key, value in item.items():
             yield key, value, 0

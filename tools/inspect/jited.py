@@ -4,12 +4,11 @@ Laid out like bpftool's. Beyond it: what a call, a jump out of the function and 
 (`<bpf_get_prandom_u32>`, `<map[id:7]>`; "symbol" in JSON).
 """
 
-import os
-
 from rawbpf.asm.instruction import decode as decode_bpf
 from rawbpf.asm.machinecode import decode
 from rawbpf.loader.errors import KernelError
 
+from . import objects
 from .prog import record, text, write_file
 from .words import fail
 from .xlated import Names
@@ -128,7 +127,7 @@ def dump_programs(session, words, programs):
     flags = set()
     while words:
         flags.add(words.need("opcodes", "linum"))
-    machine = os.uname().machine
+    machine = objects.machine()
     if machine not in _REGISTERS:
         fail("machine code of %s is not supported: 'file FILE' writes it, objdump -D -b binary reads that" % machine)
     several = len(programs) > 1

@@ -1,7 +1,7 @@
 """`rawbpf link`: what programs are attached to."""
 
 from .command import run_object
-from .objects import Around, around_text, by_id, each, one, select
+from .objects import Around, around_text, by_id, each, interface, one, select, symbols
 from .prog import _type, type_text
 from .words import fail
 
@@ -23,16 +23,6 @@ _CACHES = ("L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node")
 _CACHE_OPS = ("load", "store", "prefetch")
 _CACHE_RESULTS = ("refs", "misses")
 _MULTI_RETURN = 1
-
-
-_kallsyms = []
-
-
-def _symbol(address):
-    if not _kallsyms:
-        from rawbpf.elf.symbolizer import KernelSymbols
-        _kallsyms.append(KernelSymbols())
-    return _kallsyms[0].resolve(address)
 
 
 def record(link, around=None):
@@ -86,12 +76,8 @@ def _netns(info):
 
 
 def _interface(info):
-    import socket
-    try:
-        fields = {"devname": socket.if_indextoname(info.ifindex)}
-    except OSError:
-        fields = {"devname": "(unknown)" if info.ifindex else "(detached)"}
-    fields["ifindex"] = info.ifindex
+    fields = {"devname": interface(info.ifindex) or ("(unknown)" if info.ifindex else "(detached)"),
+              "ifindex": info.ifindex}
     if hasattr(info, "attach_type"):
         fields.update(_attach(info))
     return fields
@@ -112,7 +98,7 @@ def _kprobe_multi(info):
     for address, cookie in sorted(zip(info.addrs, cookies)):
         if not address:
             continue
-        found = _symbol(address)
+        found = symbols().resolve(address)
         fields["funcs"].append({"addr": address, "func": found.name if found else "",
                                 "module": (found.module if found else "") or None, "cookie": cookie})
     return fields

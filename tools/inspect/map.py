@@ -5,7 +5,7 @@ import errno
 from rawbpf.loader.errors import KernelError
 
 from .command import run_object
-from .objects import Around, around_text, each, fdinfo, one, select
+from .objects import Around, around_text, details, each, one, select
 from .prog import _type, device, device_text, type_text
 from .words import fail
 
@@ -27,7 +27,7 @@ PROG := { id ID | tag TAG | name NAME | pinned FILE }
 
 def record(item, around=None):
     """What `show` says of a map, as -j has it."""
-    info, extra = item.info(), fdinfo(item.fileno())
+    info, extra = item.info(), details(item)
     fields = {"id": info.id, "type": _type(info.type)}
     if info.name:
         fields["name"] = info.name

@@ -6,7 +6,7 @@ from rawbpf.loader.errors import KernelError
 
 from .command import run_object
 from .link import netfilter_text
-from .objects import by_id, each, full_name, one
+from .objects import by_id, each, full_name, one, recorded
 from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf net { show | list } [dev NAME]
@@ -161,9 +161,17 @@ def _traffic_text(fields):
 
 
 def show(session, words):
-    only = _device(words) if words else None
-    words.end()
-    session.show([records(only)], text)
+    found = recorded("net")
+    if found is not None:
+        name = words.next("name of an interface") if words.take("dev") else None
+        words.end()
+        shown = {key: [one_ for one_ in value if name is None or key not in ("xdp", "tc") or one_["devname"] == name]
+                 for key, value in found[0].items()}
+    else:
+        only = _device(words) if words else None
+        words.end()
+        shown = records(only)
+    session.show([shown], text)
 
 
 def _kind(words):

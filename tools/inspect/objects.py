@@ -1,5 +1,6 @@
 """Objects of the kernel by id, name, tag or pin; who holds them; where they are pinned.
 
+All of it comes from the running kernel, or after use() from a recording of one (snapshot.py).
 /proc/PID/fdinfo (Documentation/filesystems/proc.rst) tells which descriptors are BPF objects and their ids.
 """
 
@@ -16,6 +17,52 @@ _LINKS = {"anon_inode:bpf-prog": ("prog", "prog_id"), "anon_inode:bpf-map": ("ma
           "anon_inode:btf": ("btf", "btf_id")}
 
 
+_recording = None
+_symbols = None
+
+
+def use(recording):
+    """What is asked from now on is answered by a snapshot.Recording (None: by the kernel)."""
+    global _recording, _symbols
+    _recording, _symbols = recording, None
+
+
+def recorded(what):
+    """The records of "perf", "net" or "cgroup" as -j has them, of a recording; None: ask the kernel."""
+    return None if _recording is None else _recording.records(what)
+
+
+def symbols():
+    """The names of kernel addresses (elf.symbolizer.KernelSymbols)."""
+    global _symbols
+    if _symbols is None:
+        from rawbpf.elf.symbolizer import KernelSymbols
+        _symbols = KernelSymbols(None if _recording is None else _recording.kallsyms())
+    return _symbols
+
+
+def vmlinux():
+    """The types of the kernel (elf.Btf)."""
+    from rawbpf.elf.btf import Btf
+    return Btf.open() if _recording is None else _recording.vmlinux()
+
+
+def machine():
+    """The processor, as uname -m has it."""
+    return os.uname().machine if _recording is None else _recording.machine
+
+
+def interface(ifindex):
+    """The name of a network interface, or None."""
+    if _recording is not None:
+        return _recording.interface(ifindex)
+    import socket
+    try:
+        return socket.if_indextoname(ifindex)
+    except OSError:
+        return None
+
+
 def classes():
     from rawbpf.loader import BtfObject, Link, Map, Program
     return {"prog": Program, "map": Map, "link": Link, "btf": BtfObject}
@@ -23,6 +70,9 @@ def classes():
 
 def each(kind):
     """Every object of a kind that can still be opened; each is closed when the next is asked for."""
+    if _recording is not None:
+        yield from _recording.each(kind)
+        return
     make = classes()[kind]
     for number in ids.walk(kind):
         fd = ids.open_fd(kind, number)
@@ -35,6 +85,9 @@ def each(kind):
 def by_id(kind, number):
     what = {"prog": "get by id (%d)", "map": "get map by id (%d)", "btf": "get BTF by id (%d)",
             "link": "get link by id (%d)"}[kind] % number
+    if _recording is not None:
+        found = _recording.get(kind, number)
+        return found if found is not None else fail("%s: the snapshot has none" % what)
     try:
         return classes()[kind].from_id(number)
     except KernelError as error:
@@ -44,6 +97,11 @@ def by_id(kind, number):
 
 
 def pinned(kind, path):
+    if _recording is not None:
+        for number, paths in _recording.pins(kind).items():
+            if path in paths:
+                return by_id(kind, number)
+        fail("%s: nothing of the snapshot is pinned there" % path)
     try:
         return classes()[kind].pinned(path)
     except ValueError as error:
@@ -54,7 +112,7 @@ def _matching(kind, test):
     make, found = classes()[kind], []
     for item in each(kind):
         if test(item.info()):
-            found.append(make.from_fd(os.dup(item.fileno())))
+            found.append(item if _recording is not None else make.from_fd(os.dup(item.fileno())))
     return found
 
 
@@ -99,13 +157,13 @@ def full_name(info):
     if len(info.name) < 15 or not getattr(info, "btf_id", 0) or not getattr(info, "nr_func_info", 0):
         return info.name
     from rawbpf.elf.image import ElfError
-    from rawbpf.loader import BtfObject, Program
+    from ..failure import Failure
     try:
-        with Program.from_id(info.id) as program:
+        with by_id("prog", info.id) as program:
             functions = program.func_info()
-        with BtfObject.from_id(info.btf_id) as blob:
+        with by_id("btf", info.btf_id) as blob:
             name = blob.parse().name(functions[0][1])
-    except (KernelError, ElfError, IndexError):
+    except (KernelError, ElfError, IndexError, Failure):
         return info.name
     return name if name.startswith(info.name) else info.name
 
@@ -125,8 +183,16 @@ def fdinfo(fd, pid="self"):
     return dict(line.split(":\t", 1) for line in text.split("\n") if ":\t" in line)
 
 
+def details(item):
+    """As fdinfo(), of an object."""
+    return fdinfo(item.fileno()) if _recording is None else item.details
+
+
 def descriptors():
     """(pid, fd, kind, id) of every descriptor of a BPF object of the processes in sight, but our own."""
+    if _recording is not None:
+        yield from _recording.descriptors()
+        return
     own = os.getpid()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         if int(pid) == own:
@@ -147,6 +213,8 @@ def descriptors():
 
 
 def comm(pid):
+    if _recording is not None:
+        return _recording.comm(pid)
     try:
         with open("/proc/%d/comm" % pid, errors="surrogateescape") as file:
             return file.read().rstrip("\n")
@@ -178,6 +246,8 @@ def bpffs_mounts():
 
 def pins(kind):
     """{id: [path]} of everything pinned in the BPF file systems that are mounted."""
+    if _recording is not None:
+        return _recording.pins(kind)
     found = {}
     make = classes()[kind]
     for place in bpffs_mounts():

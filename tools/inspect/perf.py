@@ -6,6 +6,7 @@ from rawbpf.loader.errors import KernelError
 from rawbpf.loader.query import task_fd_query
 
 from .command import run_object
+from .objects import recorded
 
 USAGE = """usage: rawbpf perf { show | list }
 """
@@ -61,7 +62,8 @@ def text(fields):
 
 def show(session, words):
     words.end()
-    session.show(records(), text)
+    found = recorded("perf")
+    session.show(records() if found is None else found, text)
 
 
 VERBS = {"show": show, "list": show}

@@ -5,7 +5,7 @@ import sys
 import time
 
 from .command import run_object
-from .objects import Around, around_text, each, fdinfo, full_name, one, select
+from .objects import Around, around_text, details, each, full_name, interface, one, select
 from .words import fail
 
 USAGE = """usage: rawbpf prog { show | list } [PROG]
@@ -43,7 +43,7 @@ def record(program, around=None):
     fields["jited"] = bool(info.jited_prog_len)
     if info.jited_prog_len:
         fields["bytes_jited"] = info.jited_prog_len
-    memlock = fdinfo(program.fileno()).get("memlock", "")
+    memlock = details(program).get("memlock", "")
     if memlock.isdigit():
         fields["bytes_memlock"] = int(memlock)
     if info.map_ids:
@@ -62,12 +62,10 @@ def _type(name):
 
 def device(info):
     """The interface that an object is bound to."""
-    import socket
     fields = {"ifindex": info.ifindex, "ns_dev": info.netns_dev, "ns_inode": info.netns_ino}
-    try:
-        fields["ifname"] = socket.if_indextoname(info.ifindex)
-    except OSError:
-        pass        # of another network namespace
+    name = interface(info.ifindex)
+    if name is not None:        # it may be of another network namespace
+        fields["ifname"] = name
     return fields
 
 

@@ -13,6 +13,8 @@ from rawbpf.asm.instruction import decode
 from rawbpf.elf.image import ElfError
 from rawbpf.loader.errors import KernelError
 
+from ..failure import Failure
+from .objects import by_id, symbols
 from .output import hex_list
 from .prog import write_file
 from .words import fail
@@ -26,30 +28,25 @@ class Names:
 
     def __init__(self, program):
         self.ksyms = program.jited_ksyms()
-        self._symbols = None
         self.functions, self.lines, self.btf = {}, {}, None
         self._read_btf(program)
 
     def _read_btf(self, program):
-        from rawbpf.loader import BtfObject
         number = getattr(program.info(), "btf_id", 0)
         if not number:
             return
         try:
-            with BtfObject.from_id(number) as blob:
+            with by_id("btf", number) as blob:
                 self.btf = blob.parse()
             self.functions = dict(program.func_info())
             for line in program.line_info():
                 self.lines.setdefault(line[0], line[1:])
-        except (KernelError, ElfError):
+        except (KernelError, ElfError, Failure):
             self.functions, self.lines, self.btf = {}, {}, None
 
     @property
     def symbols(self):
-        if self._symbols is None:
-            from rawbpf.elf.symbolizer import KernelSymbols
-            self._symbols = KernelSymbols()
-        return self._symbols
+        return symbols()
 
     def call(self, instruction):
         """The text after `call`."""
