@@ -182,4 +182,10 @@ def code_info(code, place=None):
                 found[span] = place(span)
             if found[span] is not None:
                 places.append((slot, *found[span]))
-    return debug_info([(name, slots[index]) for name, index in functions], places)
+    return debug_info([(identifier(name), slots[index]) for name, index in functions], places)
+
+
+def identifier(name):
+    """`name` as one of C's, which is what BTF takes."""
+    name = "".join([c if c.isascii() and c.isalnum() or c == "_" else "_" for c in name])
+    return name if name[:1].isalpha() or name[:1] == "_" else "_" + name

@@ -65,16 +65,30 @@ class CompiledProgram(NamedTuple):
         return self.points[0].when
 
     def load_options(self):
-        """Further keywords of Program.load: what the point needs, and BTF when the program has callbacks."""
+        """Further keywords of Program.load: what the point needs, and BTF, which says where functions and the script's
+        lines begin."""
         options = dict(self.points[0].load_options)
-        if len(self.code.functions) > 1:
-            from rawbpf.asm import slot_numbers
-            from rawbpf.loader.btf import BtfObject, function_types
-            slots = slot_numbers(self.code.instructions)
-            starts = sorted((slots[index], name) for name, index in self.code.functions.items())
-            data, info = function_types([(name, slot) for slot, name in starts])
-            options.update(btf=BtfObject.load(data), func_info=info)
+        from rawbpf.asm import code_info
+        from rawbpf.loader.btf import BtfObject
+        from rawbpf.loader.errors import KernelError
+        data, functions, lines = code_info(self.code, _place)
+        try:
+            options.update(btf=BtfObject.load(data), func_info=functions, line_info=lines)
+        except KernelError:
+            if len(self.code.functions) > 1:    # it has callbacks: the kernel does not take it without
+                raise
         return options
+
+
+def _place(span):
+    """(file, line, column, the line) of a Span, as bpf_line_info has them."""
+    if span.origin is not None:
+        span = span.origin
+    line, column = span.source.position(span.start)
+    return span.source.name, line, column, span.source.line(line)[:_LONGEST_LINE]
+
+
+_LONGEST_LINE = 200     # a script on one line is not repeated for each of its statements
 
 
 class Batch(NamedTuple):
