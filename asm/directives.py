@@ -20,7 +20,8 @@ _SIZES = {".byte": 1, ".2byte": 2, ".short": 2, ".half": 2, ".hword": 2, ".4byte
 _MAP_OPTIONS = ("pinning", "numa_node", "map_extra", "inner")
 _SECTIONS = (".text", ".data", ".rodata", ".bss")
 _DATA_LIMIT = 1 << 28        # bytes of one section
-_INCLUDE_DEPTH, _INCLUDE_LIMIT = 20, 1 << 26    # files within each other; bytes of all
+_FILE_LIMIT = 1 << 28        # characters of one file
+_INCLUDE_DEPTH, _INCLUDE_LIMIT = 20, 1 << 26    # files within each other; characters of all
 
 
 def directive(assembler, word, code, rest):
@@ -118,7 +119,7 @@ def _include(assembler, s):
         raise Unexpected(start, end, str(error)) from None
     assembler.included += len(text) + 1
     if assembler.included > _INCLUDE_LIMIT:
-        raise Unexpected(start, end, "what is included is more than %d bytes by now" % _INCLUDE_LIMIT)
+        raise Unexpected(start, end, "what is included is more than %d characters by now" % _INCLUDE_LIMIT)
     line = assembler.line
     assembler.file(path, text)
     assembler.line = line
@@ -128,7 +129,10 @@ def read_text(path):
     """The text of a file, or AsmError."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            return file.read()
+            text = file.read(_FILE_LIMIT + 1)
+        if len(text) > _FILE_LIMIT:
+            raise AsmError("%s: more than %d characters" % (path, _FILE_LIMIT))
+        return text
     except OSError as error:
         raise AsmError("%s: %s" % (path, error.strerror)) from None
     except UnicodeDecodeError as error:

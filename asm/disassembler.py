@@ -10,6 +10,7 @@ from .helpers import NAME
 from .instruction import HALF, FuncRef, KsymRef, Label, MapRef, slot_numbers
 from .opcodes import *
 
+_LAST = 11
 _ALU_TEXT = {key: op for op, key in ALU_OPERATION.items()}
 _JUMP_TEXT = {code: op for op, code in JUMP_OPERATION.items()}
 _CTYPE = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
@@ -21,16 +22,21 @@ _FETCH = {BPF_ADD: "add", BPF_OR: "or", BPF_AND: "and", BPF_XOR: "xor"}
 
 def text(instruction):
     """One instruction as text. Jump targets are relative: `goto pc+3`."""
+    return _insn(instruction) if instruction[1] > 10 or instruction[2] > 10 else _listed(instruction)
+
+
+def _listed(instruction):
+    """The same, with r11 for the register that the kernel has for itself, and uses in what it makes of a program."""
     code, dst, src, off, imm, ref = instruction
     if ref is HALF:
         return _insn(instruction)
-    return (_FORMS[code & 7](code, dst, src, off, imm, ref) if dst <= 10 else None) or _insn(instruction)
+    return (_FORMS[code & 7](code, dst, src, off, imm, ref) if dst <= _LAST else None) or _insn(instruction)
 
 
 def disassemble(instructions, first=0):
     """Lines `   3: (bf) r6 = r1`, numbered by slot as the verifier does, `first` being the first number."""
     numbers = slot_numbers(instructions)
-    return "\n".join("%4d: (%02x) %s" % (first + number, instruction.code, text(instruction))
+    return "\n".join("%4d: (%02x) %s" % (first + number, instruction.code, _listed(instruction))
                      for number, instruction in zip(numbers, instructions))
 
 
@@ -65,7 +71,7 @@ def _ld(code, dst, src, off, imm, ref):
     size = CODE_SIZE[code & 0x18]
     if mode == BPF_ABS and size != 8 and not (dst or src or off):
         return "r0 = *(%s *)skb[%d]" % (_CTYPE[size], imm)
-    if mode == BPF_IND and size != 8 and src <= 10 and not (dst or off):
+    if mode == BPF_IND and size != 8 and src <= _LAST and not (dst or off):
         return "r0 = *(%s *)skb[r%d %+d]" % (_CTYPE[size], src, imm)
     return None
 
@@ -76,7 +82,7 @@ def _memory(code, base, off):
 
 def _ldx(code, dst, src, off, imm, ref):
     mode = code & 0xE0
-    if imm or src > 10:
+    if imm or src > _LAST:
         return None
     if mode == BPF_MEM:
         return "r%d = %s" % (dst, _memory(code, src, off))
@@ -93,7 +99,7 @@ def _st(code, dst, src, off, imm, ref):
 
 def _stx(code, dst, src, off, imm, ref):
     mode, size = code & 0xE0, CODE_SIZE[code & 0x18]
-    if src > 10:
+    if src > _LAST:
         return None
     if mode == BPF_MEM and not imm:
         return "%s = r%d" % (_memory(code, dst, off), src)
@@ -129,7 +135,7 @@ def _alu(code, dst, src, off, imm, ref):
     if operation == BPF_NEG:
         return None if src or off or imm or code & BPF_X else "%s%d = -%s%d" % (r, dst, r, dst)
     register = code & BPF_X
-    if register and (imm and operation != BPF_MOV or src > 10) or not register and src:
+    if register and (imm and operation != BPF_MOV or src > _LAST) or not register and src:
         return None
     value = "%s%d" % (r, src) if register else "%d" % imm
     if operation == BPF_MOV:
@@ -163,7 +169,7 @@ def _jmp(code, dst, src, off, imm, ref):
         return "may_" + target if code == BPF_JMP | BPF_JCOND and not (dst or src or imm) else None
     r = "r" if wide else "w"
     if code & BPF_X:
-        if imm or src > 10:
+        if imm or src > _LAST:
             return None
         value = "%s%d" % (r, src)
     elif src:

@@ -232,8 +232,11 @@ class _Assembler:
     def _parse(self, code, start, opcode=None):
         if opcode == LDDW and re.match(r"\s*r[0-9]+ = (0x)?[0-9a-f]+\s*$", code[start:]):
             code = code.rstrip() + " ll"
-        made = self.statement(code, start).instruction()
-        if not self.symbols and opcode != LDDW:
+        statement = self.statement(code, start)
+        if opcode is not None:
+            statement.last = 11
+        made = statement.instruction()
+        if not self.symbols and opcode != LDDW and made.dst <= 10 and made.src <= 10:
             self.known[code[start:].strip()] = made
         if opcode is not None and made.code != opcode:
             raise Unexpected(start, len(code), "the opcode in parentheses is %02x, but this is %02x" % (

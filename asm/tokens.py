@@ -49,7 +49,10 @@ _ARITHMETIC = {"|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "&": lambda a, 
 
 
 class Tokens:
-    """The words of one statement and a place among them. `symbols`: name -> number of .equ."""
+    """The words of one statement and a place among them. `symbols`: name -> number of .equ. `last`: the last register
+    that there is; a listing of the kernel's has 11."""
+
+    last = 10
 
     def __init__(self, text, symbols=None, start=0):
         self.text, self.symbols = text, symbols or {}
@@ -190,7 +193,7 @@ class Tokens:
         if not found or found.group(1).lower() not in wanted:
             self.fail("expected %s" % " or ".join("a register %s0 to %s10" % (w, w) for w in wanted))
         number = int(found.group(2))
-        if number > 10:
+        if number > self.last:
             self.fail("registers go from %s0 to %s10" % (found.group(1), found.group(1)))
         self.at += 1
         return number

@@ -2,7 +2,7 @@
 
 import sys
 
-from .failure import Failure, command
+from .failure import Failure, command, read_bytes
 from .options import Option
 
 OPTIONS = (
@@ -46,7 +46,7 @@ def assemble(paths):
     if paths != ["-"]:
         return assemble_files(paths)
     try:
-        return assemble_text(sys.stdin.buffer.read().decode("utf-8"), "stdin")
+        return assemble_text(read_bytes("-").decode("utf-8"), "stdin")
     except UnicodeDecodeError as error:
         raise Failure("stdin: byte %d is no UTF-8 text" % error.start) from None
 

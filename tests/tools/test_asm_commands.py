@@ -284,6 +284,12 @@ def test_other_files(run, tmp_path):
     assert "no line of this text" in one_error(run("disasm", "--log", "/dev/null"))
 
 
+@pytest.mark.slow
+def test_files_without_an_end(run):
+    assert "/dev/zero: more than 268435456 bytes" in one_error(run("disasm", "/dev/zero"))
+    assert "/dev/zero: more than 268435456 characters" in one_error(run("asm", "/dev/zero"))
+
+
 def test_options(run):
     assert "--format takes raw, elf, c-array, json" in one_error(run("asm", "-f", "exe", "x"))
     assert "a file is needed" in one_error(run("asm"))
