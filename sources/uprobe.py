@@ -184,7 +184,12 @@ class Uprobe(Source):
         reason = "No matches for %s %s:%s." % (self.shown, spec.binary or binaries[0].shown, spec.text)
         hints = []
         if not has_wildcard(spec.function) and len(binaries) == 1:
-            names = {symbol.name for symbol in functions(binaries[0], "*")}
+            try:
+                names = binaries[0].function_names
+            except Exception as error:
+                if type(error).__name__ not in ("ElfError", "SourceError"):
+                    raise
+                raise _source_error(error) from None
             hints = ["%s:%s:%s" % (self.shown, quote(binaries[0].shown), quote(name))
                      for name in nearest(spec.function, names)]
             if not names:
@@ -252,12 +257,29 @@ def functions(binary, pattern, quiet=False, demangled=False):
 
             whole = "(" in pattern
             return [s for s in binary.symbols.functions()
-                    if matches(s.name) or matches(demangle(s.name, whole))]
+                    if matches(s.name) or any(map(matches, _spellings(demangle(s.name, whole))))]
         return [s for s in binary.symbols.functions() if matches(s.name)]
     except (ElfError, SourceError) as error:
         if quiet:
             return []
         raise _source_error(error) from None
+
+
+def _spellings(name):
+    """A demangled name as it is, and without the return type, which only instances of templates have."""
+    yield name
+    depth = space = 0
+    for at, letter in enumerate(name):
+        if letter in "<(":
+            depth += 1
+            if letter == "(" and depth == 1 and at:
+                break
+        elif letter in ">)":
+            depth -= 1
+        elif letter == " " and not depth:
+            space = at + 1
+    if space and not name[:space].endswith("operator "):
+        yield name[space:]
 
 
 def check_boundary(binary, start, offset, where):
