@@ -58,7 +58,8 @@ def _listed(source, attach_point, points, target):
     interval or a counter without its number), else their names."""
     from rawbpf.sources import Listed, quote
     parts = attach_point.parts[1:]
-    known = {listed.text: listed for length in {1, len(parts)}
+    lengths = {len(parts)} if source.listed == "user" else {1, len(parts)}  # a program's functions are many
+    known = {listed.text: listed for length in lengths
              for listed in source.list(":".join(map(quote, parts[:length])), target)}
     found = {}
     for name in sorted({point.name for point in points}):
