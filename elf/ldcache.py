@@ -4,6 +4,7 @@ Reads `/etc/ld.so.cache` in glibc's format "glibc-ld.so.cache1.1" (also where it
 "ld.so-1.7.0" part), described in glibc's `dl-cache.h`, then the default folders of ld.so(8).
 """
 
+import functools
 import os
 import struct
 from typing import NamedTuple
@@ -45,6 +46,15 @@ def read_cache(data):
     return entries
 
 
+@functools.lru_cache(maxsize=2)
+def _usable(data, machine):
+    """The entries for a machine in the order of preference; remembered, since many probes ask for few libraries."""
+    wanted = _FLAGS.get(machine)
+    entries = [e for e in read_cache(data) if wanted is None or e.flags & 0xff00 == wanted]
+    # an entry for particular hardware is what the linker would take only where it fits
+    return sorted(entries, key=lambda e: e.hwcap != 0)
+
+
 def find_library(name, root="/", machine=None):
     """The path of the library that `name` means ("c", "libc", "libc.so" or "libc.so.6"), or None.
     `root` is the root folder of another mount namespace; the path that comes back is inside it."""
@@ -53,13 +63,9 @@ def find_library(name, root="/", machine=None):
     cache = os.path.join(root, CACHE.lstrip("/"))
     try:
         with open(cache, "rb") as file:
-            entries = read_cache(file.read())
+            entries = _usable(file.read(), machine)
     except OSError:
-        entries = []
-    wanted = _FLAGS.get(machine)
-    entries = [e for e in entries if wanted is None or e.flags & 0xff00 == wanted]
-    # an entry for particular hardware is what the linker would take only where it fits
-    entries.sort(key=lambda e: e.hwcap != 0)
+        entries = ()
     for prefix in prefixes:
         for entry in entries:
             if _matches(entry.soname, prefix) and os.path.exists(_under(root, entry.path)):

@@ -5,6 +5,7 @@ A `Binary` keeps three things apart: `shown` (as it was written, for listings an
 `path` (what this process can open) and the image.
 """
 
+import functools
 import os
 import stat
 
@@ -41,6 +42,11 @@ class Binary:
 
             self._symbols = Symbols(self.image)
         return self._symbols
+
+    @functools.cached_property
+    def function_names(self):
+        """All of them, for hints."""
+        return {symbol.name for symbol in self.symbols.functions()}
 
     @property
     def dwarf(self):
@@ -128,7 +134,25 @@ def resolve(name, target=Target()):
     if path is None:
         raise SourceError("target file '%s' does not exist or is not executable" % name,
                           _near(name, root), missing=True)
-    return [Binary(path if "/" not in name else name, under(root, path))]
+    return [_shared(path if "/" not in name else name, under(root, path))]
+
+
+_recent = {}        # (shown, path, what stat says) -> Binary, of the last few
+
+
+def _shared(shown, path):
+    """The Binary of a file, the same for all probes on it as long as the file does not change: opening it and reading
+    its symbols is most of what a probe costs."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return Binary(shown, path)
+    key = shown, path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    binary = _recent.pop(key, None) or Binary(shown, path)
+    _recent[key] = binary
+    while len(_recent) > 4:
+        del _recent[next(iter(_recent))]
+    return binary
 
 
 def root_of(target):

@@ -103,9 +103,14 @@ class Machine:
 
     def kernel_address(self, name):
         """The address of a kernel symbol, None when there is none (or addresses are hidden)."""
-        with open("/proc/kallsyms", "rb") as file:
-            wanted = b" %s\n" % name.encode()
-            for line in file:
-                if line.endswith(wanted) or b" " + name.encode() + b"\t" in line:
-                    return int(line.split(b" ", 1)[0], 16) or None
-        return None
+        if name not in self._addresses:
+            with open("/proc/kallsyms", "rb") as file:
+                data = file.read()
+            at = max(data.find(b" %s%s" % (name.encode(), end)) for end in (b"\n", b"\t"))
+            line = data[data.rfind(b"\n", 0, at) + 1:at] if at >= 0 else b"0 "
+            self._addresses[name] = int(line.split(b" ", 1)[0], 16) or None
+        return self._addresses[name]
+
+    @functools.cached_property
+    def _addresses(self):
+        return {}
