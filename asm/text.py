@@ -65,7 +65,7 @@ _LINE_LIMIT = 1 << 16        # characters of one line
 # A string that is not closed is one to the end of the line: what reads it says so.
 _COMMENT = re.compile(r"""("(?:\\.|[^"\\])*(?:"|\\?$)|'(?:\\.|[^'\\])')|;|//|/\*|(?:(?<=\s)|^)\#""")
 _BYTES = re.compile(r"\s*\d+:\s+((?:[0-9a-f]{2} ){7}[0-9a-f]{2}(?: (?:[0-9a-f]{2} ){7}[0-9a-f]{2})?)(?:\s|$)")
-_SLOT = re.compile(r"\s*(?:subprog#\d+:|frame\d+:)?\s*([0-9]{1,9}):\s*(?:[0-9.]{10}\s+)?(?:\(([0-9a-f]{2})\))?\s*")
+_SLOT = re.compile(r"\s*(?:(?:subprog#|frame)\d+:\s*)?([0-9]{1,9}):\s*(?:[0-9.]{10}\s+)?(?:\(([0-9a-f]{2})\))?\s*")
 _NUMBERED = re.compile(r"([0-9]{1,9}): \(([0-9a-f]{2})\) (.+)$").match
 _HEADING = re.compile(r"(?:[0-9a-f]{8,16} <([^>]+)>|[A-Za-z_][\w \*]*[ *]([A-Za-z_]\w*)\([^()]*\)):$")
 _LABEL = re.compile(r"\s*([A-Za-z_.$][\w.$]*|[0-9]{1,9}):(?!\S{0,200}\w\()\s*")

@@ -9,7 +9,7 @@ import re
 from .errors import AsmError, AsmSyntaxError
 from .text import assemble
 
-_LINE = re.compile(r"[ \t]*([0-9]{1,9}): (?:[0-9.]{10} )?\(([0-9a-f]{2})\) ([^;\n]*)", re.M)
+_LINE = re.compile(r"([0-9]{1,9}): (?:[0-9.]{10} )?\(([0-9a-f]{2})\) ([^;\n]*)")
 
 
 def instructions_of_log(log, filename="<log>"):

@@ -28,7 +28,7 @@ instructions; which one is seen from its content.
 
 options:
 """
-_LOG = re.compile(rb"^\s*\d+: \([0-9a-f]{2}\) ", re.M)
+_LOG = re.compile(rb"^[ \t]*[0-9]{1,9}: (?:[0-9.]{10} )?\([0-9a-f]{2}\) ", re.M)
 _HEX = re.compile(rb"\s*(?:(?:0x)?[0-9a-fA-F]{2}[\s,:]*)+$")
 
 

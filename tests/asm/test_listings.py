@@ -72,6 +72,8 @@ def test_bpftools_dump(maps):
                 assert ours.ref is not None and ours[:2] == theirs[:2]
             elif theirs.code == 0x85 and theirs.src == 0:
                 assert ours.code == 0x85
+            elif theirs.code == 0x85 and theirs.src == 1:   # the kernel keeps the distance in off, a number in imm
+                assert ours[:3] == theirs[:3] and ours.imm == theirs.off
             elif theirs.code == 0xbc and theirs.imm == 1:   # the kernel's mark on an extension to 64 bits
                 assert ours == theirs._replace(imm=0)
             else:

@@ -17,6 +17,7 @@ from rawbpf.asm.fast import fast
 from rawbpf.asm.statement import Statement
 from rawbpf.asm.text import assemble, assemble_files, instructions
 from rawbpf.asm.tokens import Unexpected
+from rawbpf.asm.verifierlog import instructions_of_log
 
 from .forms import FORMS, encoded, random_program
 from .generate import program
@@ -264,6 +265,17 @@ def test_includes_without_bounds(tmp_path, monkeypatch):
     for name in ("/dev/zero", "/", "/proc/self/fd/0\\0"):
         with pytest.raises(AsmSyntaxError, match="is no file"):
             assemble('.include "%s"' % name)
+
+
+@pytest.mark.parametrize("line", [" " * 65000 + "x", "0: " + " " * 65000 + "x", "r0" + " " * 65000 + "x", "1" * 65000,
+                                  "a" + " *" * 32000 + "f(", "x:" * 32000, "'" * 65000, '"' + '\\"' * 32000,
+                                  "0000000000000000: R_BPF_64_64 x" + "+0x1" * 16000], ids=lambda line: line[:10])
+def test_long_lines_are_read_once(line):
+    """Expressions that would try a line again from each of its places take minutes for one of these."""
+    with pytest.raises(AsmError):
+        assemble(line)
+    with pytest.raises(AsmError):
+        instructions_of_log(line)
 
 
 def test_lines_that_end_as_on_windows():
