@@ -18,7 +18,7 @@ from rawbpf.elf.unwind_table import table
 from . import results
 from .unwind_code import ELEMENT, FAR, MAPPINGS, PROCESSES, ROOM, ROWS, SLACK, TABLES
 
-WAIT = 2.0      # seconds for the command to reach its entry point
+WAIT = 30.0     # seconds for the command to reach its entry point
 
 
 class Unwinder:
@@ -160,15 +160,23 @@ class Unwinder:
         stop = self._stop_at_entry(child)
         try:
             child.release()
-            if stop is None or not _stopped(child.pid):
-                return
-            try:
+            if stop is not None and self._wait_for(child.pid):
                 self.add(child.pid)
-            finally:
-                os.kill(child.pid, signal.SIGCONT)
         finally:
             for each in stop or ():
                 each.close()
+            if stop is not None and _state(child.pid) == b"T":
+                os.kill(child.pid, signal.SIGCONT)
+
+    def _wait_for(self, pid):
+        """Wait until the command stops; False when it does not."""
+        deadline = time.monotonic() + WAIT
+        while time.monotonic() < deadline and not self.session.interrupted:
+            state = _state(pid)
+            if state in (b"T", b"Z", b"X", b""):
+                return state == b"T"
+            time.sleep(0.0005)
+        return False
 
     def _stop_at_entry(self, child):
         """(attachment, program) that stop the command when it has been loaded; None where that cannot be done."""
@@ -203,18 +211,10 @@ def _program(path):
     return path
 
 
-def _stopped(pid):
-    """Wait until a process is stopped; False when it ended or goes on."""
-    deadline = time.monotonic() + WAIT
-    while time.monotonic() < deadline:
-        try:
-            with open("/proc/%d/stat" % pid, "rb") as file:
-                state = file.read().rpartition(b") ")[2][:1]
-        except OSError:
-            return False
-        if state in b"Tt":
-            return True
-        if state in b"ZX":
-            return False
-        time.sleep(0.0005)
-    return False
+def _state(pid):
+    """The letter that proc(5) has for a process's state, b"" when there is none."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read().rpartition(b") ")[2][:1]
+    except OSError:
+        return b""
