@@ -304,19 +304,34 @@ class _Body:
         self.lines.append("  ret i64 %s" % self.operand(op.args[0]))
 
 
-def compile_llvm(module, cpu="v3", level=2, unroll=True):
-    """(BPF object (ELF), assembly text) of an LLVM module, optimised at -O`level`; unroll: loops may be.
+def compile_llvm(module, cpu="v3", level=2, unroll=True, apart=True):
+    """BPF object (ELF) of an LLVM module, optimised at -O`level`; unroll: loops may be.
 
     module: the text of one, or an `llvmlite.ir.Module`. cpu: "v1" to "v4". Raises ImportError without llvmlite,
-    and AsmError with what LLVM says where it refuses the module.
+    and AsmError with what LLVM says where it refuses the module. It may then end the process that it runs in,
+    which is why that is another one, unless apart is False: that is faster.
     """
+    return _work(module, apart, lambda machine, module: machine.emit_object(module), cpu, level, unroll)
+
+
+def assembly_of(module, cpu="v3", level=2):
+    """The assembly text that LLVM makes of a module: otherwise as `compile_llvm`."""
+    return _work(module, True, lambda machine, module: machine.emit_assembly(module).encode(), cpu, level, True).decode(
+        "utf-8", "replace")
+
+
+def _work(module, apart, emit, *options):
     import llvmlite.binding  # noqa: F401  once, not in every child
     text = str(module)
-    parts = _apart(lambda: _compiled(text, cpu, level, unroll))
-    return parts[0], parts[1].decode("utf-8", "replace")
+    if apart:
+        return _apart(lambda: _emitted(text, emit, *options))
+    try:
+        return _emitted(text, emit, *options)
+    except RuntimeError as error:
+        raise AsmError(_reason(str(error), 1)) from None
 
 
-def _compiled(text, cpu, level, unroll):
+def _emitted(text, emit, cpu, level, unroll):
     from llvmlite import binding
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
@@ -330,13 +345,12 @@ def _compiled(text, cpu, level, unroll):
     options.loop_unrolling = unroll
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return machine.emit_object(module), machine.emit_assembly(module).encode()
+    return emit(machine, module)
 
 
 def _apart(work):
-    """`work()`, a tuple of bytes, in a process of its own: where LLVM cannot compile something it ends the process."""
+    """The bytes that `work()` returns in a process of its own: where LLVM cannot compile something it ends that."""
     import os
-    import struct
     import tempfile
     with tempfile.TemporaryFile() as made, tempfile.TemporaryFile() as said:
         child = os.fork()
@@ -345,8 +359,7 @@ def _apart(work):
             try:
                 os.dup2(said.fileno(), 2)
                 try:
-                    parts = work()
-                    made.write(b"".join(struct.pack("=Q", len(part)) + part for part in parts))
+                    made.write(work())
                     made.flush()
                     status = 0
                 except RuntimeError as error:
@@ -354,17 +367,11 @@ def _apart(work):
             finally:
                 os._exit(status)
         status = os.waitpid(child, 0)[1]
-        said.seek(0)
         if status:
+            said.seek(0)
             raise AsmError(_reason(said.read().decode("utf-8", "replace"), status))
         made.seek(0)
-        data = made.read()
-    parts, at = [], 0
-    while at < len(data):
-        size, = struct.unpack_from("=Q", data, at)
-        parts.append(data[at + 8:at + 8 + size])
-        at += 8 + size
-    return parts
+        return made.read()
 
 
 def _reason(text, status):

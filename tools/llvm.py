@@ -37,10 +37,9 @@ def work(parsed):
     data = read_bytes(path)
     if b"\0" in data:
         raise Failure("%s: this is no LLVM IR text" % path)
-    made, text = compiled(data.decode("utf-8", "replace"), path, cpu, int(level))
-    output = parsed.get("output") or ("-" if path == "-" else
-                                      os.path.splitext(path)[0] + (".s" if parsed.get("assembly") else ".o"))
-    content = text.encode() if parsed.get("assembly") else made
+    assembly = bool(parsed.get("assembly"))
+    content = compiled(data.decode("utf-8", "replace"), path, cpu, int(level), assembly)
+    output = parsed.get("output") or ("-" if path == "-" else os.path.splitext(path)[0] + (".s" if assembly else ".o"))
     if output == "-":
         sys.stdout.buffer.write(content)
         return 0
@@ -49,12 +48,12 @@ def work(parsed):
     return 0
 
 
-def compiled(text, path, cpu="v3", level=2):
-    """(object, assembly text) of IR text; one error where there is no llvmlite, or where LLVM does not take it."""
+def compiled(text, path, cpu="v3", level=2, assembly=False):
+    """The object of IR text, or assembly text; one error where there is no llvmlite, or where LLVM does not take it."""
     from rawbpf.asm import AsmError
-    from rawbpf.asm.llvm import compile_llvm
+    from rawbpf.asm.llvm import assembly_of, compile_llvm
     try:
-        return compile_llvm(text, cpu, level)
+        return assembly_of(text, cpu, level).encode() if assembly else compile_llvm(text, cpu, level)
     except ImportError:
         raise Failure("this needs the package llvmlite: pip install 'rawbpf[llvm]'") from None
     except AsmError as error:

@@ -68,7 +68,7 @@ def check_in_kernel(seeds, llvm=False):
         _, maps = world(seed)
         assert kernel.run(compile_function(function, cpu), maps) == (result, memory), (seed, cpu)
         if llvm:
-            code, tables = code_of(function, cpu)
+            code, tables = code_of(function, cpu, apart=False)
             assert kernel.run(code, maps, tables) == (result, memory), (seed, cpu, "LLVM")
     kernel.close()
 
