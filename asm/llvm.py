@@ -304,7 +304,13 @@ class _Body:
         self.lines.append("  ret i64 %s" % self.operand(op.args[0]))
 
 
-def compile_llvm(module, cpu="v3", level=2, unroll=True, apart=True):
+def compile_llvm(module, cpu="v3", level=2):
+    """(object_of, assembly_of) the module."""
+    text = str(module)
+    return object_of(text, cpu, level), assembly_of(text, cpu, level)
+
+
+def object_of(module, cpu="v3", level=2, unroll=True, apart=True):
     """BPF object (ELF) of an LLVM module, optimised at -O`level`; unroll: loops may be.
 
     module: the text of one, or an `llvmlite.ir.Module`. cpu: "v1" to "v4". Raises ImportError without llvmlite,
@@ -315,7 +321,7 @@ def compile_llvm(module, cpu="v3", level=2, unroll=True, apart=True):
 
 
 def assembly_of(module, cpu="v3", level=2):
-    """The assembly text that LLVM makes of a module: otherwise as `compile_llvm`."""
+    """The assembly text that LLVM makes of a module: otherwise as `object_of`."""
     return _work(module, True, lambda machine, module: machine.emit_assembly(module).encode(), cpu, level, True).decode(
         "utf-8", "replace")
 

@@ -51,9 +51,9 @@ def work(parsed):
 def compiled(text, path, cpu="v3", level=2, assembly=False):
     """The object of IR text, or assembly text; one error where there is no llvmlite, or where LLVM does not take it."""
     from rawbpf.asm import AsmError
-    from rawbpf.asm.llvm import assembly_of, compile_llvm
+    from rawbpf.asm.llvm import assembly_of, object_of
     try:
-        return assembly_of(text, cpu, level).encode() if assembly else compile_llvm(text, cpu, level)
+        return assembly_of(text, cpu, level).encode() if assembly else object_of(text, cpu, level)
     except ImportError:
         raise Failure("this needs the package llvmlite: pip install 'rawbpf[llvm]'") from None
     except AsmError as error:

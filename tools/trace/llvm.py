@@ -29,9 +29,9 @@ def recompile(compiled, cpu=None, level=2):
 def code_of(function, cpu="v3", level=2, prefix="llvm", unroll=True, apart=True):
     """(asm Code of an IR function and of those that it refers to, {map: content} of the tables that LLVM made for it);
     their names begin with `prefix`."""
-    from rawbpf.asm.llvm import compile_llvm, llvm_ir
+    from rawbpf.asm.llvm import llvm_ir, object_of
     from ..objects import read_object
-    data = compile_llvm(llvm_ir(function, cpu), cpu, level, unroll, apart)
+    data = object_of(llvm_ir(function, cpu), cpu, level, unroll, apart)
     assembly = read_object(data, function.name)
     instructions, _, functions = assembly.link(".text")
     instructions = [_with_map(i) if isinstance(i.ref, KsymRef) else i for i in instructions]
