@@ -19,6 +19,7 @@ _KINDS = {
     "interval": ("timers", "Interval"), "i": ("timers", "Interval"),
     "begin": ("special", "Begin"), "end": ("special", "End"),
     "BEGIN": ("special", "Begin"), "END": ("special", "End"),
+    "test": ("special", "Test"), "bench": ("special", "Bench"),
     "self": ("special", "Self"),
     "fentry": ("fentry", "Fentry"), "f": ("fentry", "Fentry"), "kfunc": ("fentry", "Fentry"),
     "fexit": ("fentry", "Fexit"), "fr": ("fentry", "Fexit"), "kretfunc": ("fentry", "Fexit"),

@@ -53,7 +53,11 @@ class Kprobe(Source):
         return Spec(module, function, 0, 0)
 
     def expand(self, spec, target):
+        points = self._expand(spec)
         require_kprobes()
+        return points
+
+    def _expand(self, spec):
         if spec.address:
             return [KprobePoint(self, spec.module, "", 0, spec.address)]
         if has_wildcard(spec.function) or has_wildcard(spec.module):
@@ -204,6 +208,9 @@ def _missing(source, spec):
     if has_wildcard(name):
         return SourceError(reason, missing=True)
     pairs = kallsyms.names()
+    if spec.module not in ("", "vmlinux") and not any(m == spec.module for _, m in pairs):
+        return SourceError("specified module %s in probe %s:%s is not loaded." % (spec.module, source.shown, name),
+                           missing=True)
     modules = sorted({m or "vmlinux" for n, m in pairs if n == spec.function})
     if modules:
         hints = ["%s:%s:%s" % (source.shown, m, spec.function) for m in modules]

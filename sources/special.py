@@ -1,4 +1,4 @@
-"""begin, end and self: what the tracer itself raises.
+"""begin, end, self, test and bench: what the tracer itself raises.
 
 A begin or end program runs once in this process: by a test run of a raw tracepoint program on Linux
 5.10+, before that by a uprobe on a function of our own that is then called.
@@ -14,7 +14,7 @@ SIGNALS = ("SIGUSR1",)
 
 
 class Spec(NamedTuple):
-    signal: str = ""
+    signal: str = ""  #: of a test or benchmark, its name
 
 
 class Begin(Source):
@@ -38,6 +38,28 @@ class End(Begin):
     names = ("end", "END")
     usage = "end"
     when = "end"
+
+
+class Test(Begin):
+    """Run once by `--test`; bench: many times by `--bench`."""
+
+    names = ("test",)
+    usage = "test:NAME"
+    when = "test"
+
+    def parse(self, parts, target):
+        if len(parts) != 1 or not parts[0]:
+            raise self.count_error(1)
+        return Spec(parts[0])
+
+    def expand(self, spec, target):
+        return [SpecialPoint(self, "%s:%s" % (self.shown, spec.signal), self.when)]
+
+
+class Bench(Test):
+    names = ("bench",)
+    usage = "bench:NAME"
+    when = "bench"
 
 
 class Self(Source):
@@ -78,6 +100,8 @@ class SpecialPoint(Point):
 
     @property
     def program_type(self):
+        if self.when == "bench":
+            return "xdp"        # which the kernel repeats and times
         return "raw_tracepoint" if can_test_run() else "kprobe"
 
     def group_key(self, args=True):

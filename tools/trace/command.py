@@ -34,6 +34,10 @@ OPTIONS = (
     Option("codegen", "", "codegen", "NAME", "the code generator: rawbpf (the default), or llvm\n(needs llvmlite)"),
     Option("warnings", "k", "warnings", "", "warn when memory cannot be read or a map has no such key"),
     Option("no_warnings", "", "no-warnings", "", "no warnings"),
+    Option("mode", "", "mode", "MODE", "test or bench: the same as --test and --bench"),
+    Option("test", "", "test", "", "run the test: probes, once each, and say which pass"),
+    Option("bench", "", "bench", "", "run the bench: probes, and say how long they take"),
+    Option("probe_filter", "", "probe-filter", "REGEX", "only the probes whose names match (and begin and end)"),
     Option("info", "", "info", "", "what this kernel and rawbpf can do, as bpftrace --info shows it"),
     Option("help", "h", "help", "", "this text"),
     Option("version", "V", "version", "", "the version"),
@@ -122,6 +126,8 @@ def check(parsed):
         raise UsageError("--codegen takes rawbpf or llvm, not '%s'" % parsed.get("codegen"))
     if parsed.get("buffering", "line") not in ("line", "full", "none"):
         raise UsageError("-B takes line, full or none, not '%s'" % parsed.get("buffering"))
+    if parsed.get("mode", "test") not in ("test", "bench"):
+        raise UsageError("--mode takes test or bench, not '%s'" % parsed.get("mode"))
     if parsed.get("list"):
         for option in OPTIONS:
             if option.dest in parsed.values and option.dest not in ("list", "program", "pid", "verbose", "format",
@@ -172,6 +178,17 @@ def parse_pid(text):
     return int(text)
 
 
+def probe_filter(parsed):
+    """The pattern of --probe-filter, compiled, or None."""
+    import re
+    if parsed.get("probe_filter") is None:
+        return None
+    try:
+        return re.compile(parsed.get("probe_filter"))
+    except re.error as error:
+        raise UsageError("Invalid --probe-filter regex '%s': %s" % (parsed.get("probe_filter"), error))
+
+
 def the_process(parsed):
     """The Child of -c, the Process of -p, or None."""
     from . import child
@@ -219,7 +236,8 @@ def _trace(parsed, name, text, positional, named, process):
         compiled = compile_script(text, name, positional, named, pid=pid, unsafe=bool(parsed.get("unsafe")),
                                   cpid=pid if parsed.get("command") is not None else None,
                                   include_paths=parsed.get("include_paths", ()), includes=parsed.get("includes", ()),
-                                  warnings=0 if parsed.get("no_warnings") else 2 if parsed.get("warnings") else 1)
+                                  warnings=0 if parsed.get("no_warnings") else 2 if parsed.get("warnings") else 1,
+                                  probe_filter=probe_filter(parsed))
     except ScriptError as error:
         sys.stdout.flush()
         sys.stderr.write(error.format(color=sys.stderr.isatty()))

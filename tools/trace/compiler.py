@@ -24,10 +24,12 @@ GUARDED = ("kprobe", "tracepoint", "perf_event")
 
 class Options:
     """What the command line says: `positional` ($1, ...), `cpid` (the process of -c), `unsafe`, `warnings` while the
-    script runs: 0 none, 1 of what goes wrong, 2 also of reads that fail and keys that are not there (-k)."""
+    script runs: 0 none, 1 of what goes wrong, 2 also of reads that fail and keys that are not there (-k);
+    `probe_filter`: a compiled pattern that names of probes must match, or None."""
 
-    def __init__(self, positional=(), cpid=None, unsafe=False, warnings=1):
+    def __init__(self, positional=(), cpid=None, unsafe=False, warnings=1, probe_filter=None):
         self.positional, self.cpid, self.unsafe, self.warnings = list(positional), cpid, unsafe, warnings
+        self.probe_filter = probe_filter
 
 
 class Compiler:
@@ -35,11 +37,11 @@ class Compiler:
     what it is compiled for; `names`: a preprocess.Names when the C lines were carried out already."""
 
     def __init__(self, script, target=None, positional=(), cpid=None, machine=None, output=None, environment=None,
-                 names=None, include_paths=(), includes=(), diagnostics=None, named=(), warnings=1):
+                 names=None, include_paths=(), includes=(), diagnostics=None, named=(), warnings=1, probe_filter=None):
         from rawbpf.sources import Target
         self.script = script
         self.target = target or Target()
-        self.options = Options(positional, cpid, self.target.unsafe, warnings)
+        self.options = Options(positional, cpid, self.target.unsafe, warnings, probe_filter)
         self.machine = machine or Machine()
         self.diagnostics = diagnostics or Diagnostics()
         self.config = Config(os.environ if environment is None else environment)
@@ -110,7 +112,8 @@ class Compiler:
                 continue
             points = []
             for attach_point in probe.attach_points:
-                points += self._expand(attach_point)
+                if self._passes(attach_point):
+                    points += self._expand(attach_point)
             if not points:
                 continue
             flags = self._needs(probe)
@@ -132,6 +135,18 @@ class Compiler:
                                "but BE CAREFUL since a high number of probes attached can cause your system to "
                                "crash."])
         return units
+
+    def _passes(self, attach_point):
+        """Whether --probe-filter lets an attach point through."""
+        from rawbpf import sources
+        wanted = self.options.probe_filter
+        if wanted is None:
+            return True
+        try:
+            shown = sources.find(attach_point.kind).shown
+        except sources.SourceError:
+            return True         # what is wrong with it is said later
+        return shown in ("begin", "end") or bool(wanted.search(":".join([shown, *attach_point.parts[1:]])))
 
     def _expand(self, attach_point):
         from rawbpf import sources

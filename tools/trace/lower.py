@@ -32,6 +32,7 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
         self.ctx = self.f.params[0]
         self.scratch = Scratch(self, claimed=script.interruptible(self.point))
         self.scopes = []
+        self.result = None           # the variable that holds what is returned, where that matters
         self.at = None               # the expression at hand, for messages
         self.loops = []              # (break block, continue block)
         self.callbacks = 0
@@ -47,6 +48,9 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
         self.exit, self.leave = f.block("exit"), f.block("leave")
         early, body, late, start = f.block("start"), f.block("body"), f.block("late"), f.block("first")
         self._make_frame()
+        if self.point.when in ("test", "bench"):
+            self.result = f.variable()      # what the program returns
+            f.set(self.result, 0)
         guard = self.point.guard(f, self.ctx)
         if guard is None:
             f.jump(early)
@@ -76,7 +80,7 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
         self.scratch.close()
         f.jump(self.exit)
         f.position(self.exit)
-        f.ret(0)
+        f.ret(0 if self.result is None else self.result)
         return f
 
     def _make_frame(self):
@@ -308,7 +312,9 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
 
     def _do_Return(self, node):
         if node.value is not None:
-            self.value(node.value)
+            value = self.value(node.value)
+            if self.result is not None and not self.callbacks:
+                self.f.set(self.result, value)
         self.f.jump(self.leave)
 
     # -- variables

@@ -289,6 +289,88 @@ class Trouble(Result):
         return '{"type": "runtime_error", "msg": %s, %s}\n' % (json_string(self.value), _place(self.span))
 
 
+GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
+
+
+class TestResult(Result):
+    """One test: probe has run: the `index`-th of `names`; `passed` says which of those up to it did."""
+
+    __slots__ = ("names", "index", "passed", "duration", "output")
+
+    def __init__(self, names, index, passed, duration, output):
+        self.names, self.index, self.passed, self.duration, self.output = names, index, list(passed), duration, output
+
+    def _took(self):
+        for unit, scale in (("s", 1000000000), ("ms", 1000000), ("μs", 1000)):
+            if self.duration >= scale:
+                return "%d %s" % (self.duration // scale, unit)
+        return "%d ns" % self.duration
+
+    def text(self):
+        name, lines = self.names[self.index], []
+        if not self.index:
+            lines.append("%s[==========]%s Running %d tests." % (GREEN, PLAIN, len(self.names)))
+        lines.append("%s[ RUN      ]%s %s" % (GREEN, PLAIN, name))
+        if self.passed[-1]:
+            lines.append("%s[       OK ]%s %s (%s)" % (GREEN, PLAIN, name, self._took()))
+        else:
+            lines += [line for line in self.output.split("\n") if line]
+            lines.append("%s[  FAILED  ]%s %s (%s)" % (RED, PLAIN, name, self._took()))
+        if self.index == len(self.names) - 1:
+            lines += self._summary()
+        return "\n".join(lines) + "\n"
+
+    def _summary(self):
+        def tests(count):
+            return "%d %s" % (count, "test" if count == 1 else "tests")
+        failed = [name for name, passed in zip(self.names, self.passed) if not passed]
+        lines = ["%s[==========]%s %s ran." % (GREEN, PLAIN, tests(len(self.names))),
+                 "%s[  PASSED  ]%s %s." % (GREEN, PLAIN, tests(len(self.names) - len(failed)))]
+        if failed:
+            lines.append("%s[  FAILED  ]%s %s, listed below:" % (RED, PLAIN, tests(len(failed))))
+            lines += ["%s[  FAILED  ]%s %s" % (RED, PLAIN, name) for name in failed]
+        return lines
+
+    def json(self):
+        return '{"type": "test_result", "data": {%s: {"duration": %d, "passed": %s, "output": %s}}}\n' % (
+            json_string(self.names[self.index]), self.duration, str(self.passed[-1]).lower(), json_string(self.output))
+
+
+class BenchmarkResult(Result):
+    """Nanoseconds of one run of a bench: probe, the average of `repeat`."""
+
+    __slots__ = ("names", "name", "first", "average", "repeat")
+
+    def __init__(self, names, name, first, average, repeat):
+        self.names, self.name, self.first, self.average, self.repeat = names, name, first, average, repeat
+
+    def text(self):
+        width = max([40, *map(len, self.names)]) + 1
+        head = ""
+        if self.first:
+            head = "%s%-15s%s\n" % ("Benchmark".ljust(width), "Time(ns)", "Iterations")
+            head += "-" * (width + 15 + len("Iterations")) + "\n"
+        return "%s%s%-15d%d\n" % (head, self.name.ljust(width), self.average, self.repeat)
+
+    def json(self):
+        return '{"type": "benchmark_result", "data": {%s: {"average": %d, "iters": %d}}}\n' % (
+            json_string(self.name), self.average, self.repeat)
+
+
+class BenchmarkFailed(Result):
+    __slots__ = ("name",)
+    to_err = True
+
+    def __init__(self, name):
+        self.name = name
+
+    def text(self):
+        return "ERROR: Benchmark '%s' failed.\n" % self.name
+
+    def json(self):
+        return '{"type": "errorf", "msg": %s}\n' % json_string("Benchmark '%s' failed." % self.name)
+
+
 class End(Result):
     """Nothing more happens; what follows are the maps."""
 

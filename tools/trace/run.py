@@ -62,6 +62,7 @@ def _run(session, parsed, out):
     try:
         show_log = "verifier" in stages(parsed)
         session.log_level = 1 if show_log else 0
+        session.mode = the_mode(session, parsed)
         session.load()
         if show_log:
             for program, loaded in session.programs:
@@ -80,6 +81,8 @@ def _run(session, parsed, out):
         raise Failure(refusal(session.compiled, error), 255)
     except (KernelError, SourceError, ChildError) as error:
         raise Failure(getattr(error, "reason", None) or str(error), 255)
+    if session.mode:
+        return _try_out(session, out)
     if not parsed.get("quiet"):
         from .results import AttachedProbes
         session.emit(AttachedProbes(session.attached))
@@ -99,6 +102,32 @@ def _run(session, parsed, out):
     if session.lost_events and not parsed.get("no_warnings"):
         complain("Total lost event count: %d" % session.lost_events, "WARNING")
     return session.exit_code
+
+
+def the_mode(session, parsed):
+    """"test", "bench", or "" for what is traced; the script must have probes for it."""
+    kinds = {program.when for program in session.compiled.programs}
+    mode = "test" if parsed.get("test") else "bench" if parsed.get("bench") else parsed.get("mode", "")
+    if mode and mode not in kinds:
+        raise Failure("No probes attached: the script has no %s probes." % mode)
+    for other in ("test", "bench"):
+        if not mode and kinds <= {"test", "bench"} and other in kinds:
+            raise Failure("No probes attached; use --%s to run %s probes."
+                          % (other, other if other == "test" else "benchmark"))
+    return mode
+
+
+def _try_out(session, out):
+    """--test, --bench: run the probes of that kind, and end."""
+    from . import trials
+    session.drain()
+    try:
+        status = trials.run(session, session.mode)
+    except OSError as error:
+        raise Failure(str(error), 255)
+    session.finish(maps=False)
+    out.flush()
+    return status
 
 
 def describe(session):

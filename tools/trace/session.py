@@ -40,6 +40,7 @@ class Session:
         self.watched = []           # (address, attachment)
         self.packet_files = {}      # path -> packets.PacketFile
         self.attached = 0            # events that are attached, BEGIN and END included
+        self.mode = ""              # "test" or "bench": only probes of that kind (and BEGIN and END) run
         self.exit_code = 0
         self.running = False         # until something says stop
         self.exiting = False         # exit() was called: later records do not count
@@ -81,6 +82,8 @@ class Session:
             self.unwinder.fill(self.maps)
         from rawbpf.loader.program import Program
         for program in self.compiled.programs:
+            if program.when in ("test", "bench") and program.when != self.mode or self.mode and program.when is None:
+                continue
             loaded = Program.load(program.program_type, program.code.instructions, name=program.name,
                                   maps=self.maps, license=self.compiled.config.license,
                                   expected_attach_type=program.expected_attach_type,
@@ -122,6 +125,9 @@ class Session:
                 if callable(value):
                     self.maps[info.name].update(key.to_bytes(4, sys.byteorder), value())
         self.fire("begin")
+        if self.mode:
+            self.running = False
+            return
         self.attach()
         self.fire("iter")
         # A script of nothing but BEGIN and END is over when these have run.
@@ -352,9 +358,9 @@ class Session:
             from rawbpf.loader.link import close_all
             close_all(links)
 
-    def finish(self, print_maps=True):
+    def finish(self, print_maps=True, maps=True):
         """Detach, handle what was recorded before, run END; emits the last losses and, with `print_maps`,
-        End and the maps."""
+        End and (`maps`) the maps."""
         self.running = False
         self.detach()
         if self.process is not None:
@@ -368,7 +374,7 @@ class Session:
         if not print_maps:
             return
         self.emit(results.End())
-        if self.compiled.config.print_maps_on_exit:
+        if maps and self.compiled.config.print_maps_on_exit:
             for info in self.compiled.maps.values():
                 self.emit(self.map_result(info))
 
