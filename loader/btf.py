@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from . import syscalls
 from .errors import KernelError, refused
 from .introduced import since
-from .kobject import BpfObject
+from .kobject import BpfObject, fd_of
 from .syscalls import address
+from .uapi import F_TOKEN_FD
 
 _LOG_SIZE = 1 << 20
 
@@ -27,17 +28,21 @@ class BtfObject(BpfObject):
         self.name = name
 
     @classmethod
-    def load(cls, data):
-        """Loads raw BTF (bytes). KernelError, with what the kernel's log says, when it is refused."""
+    def load(cls, data, token=None):
+        """Loads raw BTF (bytes). KernelError, with what the kernel's log says, when it is refused. token: a
+        kobject.Token that delegates the permission (6.9+)."""
         buffer = bytearray(data)
+        fields = dict(btf=address(buffer), btf_size=len(buffer))
+        if token is not None:
+            fields.update(btf_flags=F_TOKEN_FD, btf_token_fd=fd_of(token))
         try:
-            return cls(syscalls.bpf("btf_load", btf=address(buffer), btf_size=len(buffer)))
+            return cls(syscalls.bpf("btf_load", **fields))
         except OSError as error:
             code = error.errno
         log = bytearray(_LOG_SIZE)
         try:
-            return cls(syscalls.bpf("btf_load", btf=address(buffer), btf_size=len(buffer),
-                                    btf_log_buf=address(log), btf_log_size=len(log), btf_log_level=1))
+            return cls(syscalls.bpf("btf_load", btf_log_buf=address(log), btf_log_size=len(log), btf_log_level=1,
+                                    **fields))
         except OSError as error:
             lines = log.split(b"\0")[0].decode("utf-8", "replace").strip().split("\n")
             text = since((4, 18), "BTF") or lines[-1].strip()

@@ -15,7 +15,7 @@ from .introduced import since
 from .kobject import KernelObject, fd_of
 from .link import Link
 from .syscalls import address
-from .uapi import ATTACH_TYPES, F_ID, number
+from .uapi import ATTACH_TYPES, F_ID, F_LINK, number
 
 # NFPROTO_* and NF_INET_* of include/uapi/linux/netfilter.h
 NFPROTO = {"ipv4": 2, "ipv6": 10}
@@ -50,7 +50,9 @@ def _texts(code, interface=False):
 
 def attach_cgroup(program, cgroup, attach_type, flags=0, relative=None, expected_revision=0):
     """A program on a cgroup v2 directory (5.7+). flags: uapi.F_BEFORE, F_AFTER (6.16+) place it beside
-    `relative`, a program."""
+    `relative`, a Link there."""
+    if isinstance(relative, Link):
+        flags |= F_LINK
     return _create("a cgroup", program, "relative", (5, 7), attach_type, target_fd=fd_of(cgroup),
                    flags=flags, relative_fd=0 if relative is None else fd_of(relative),
                    expected_revision=expected_revision)
@@ -73,12 +75,14 @@ def _relative(kind, introduced):
         at = 0
         if relative is not None:
             at = relative if flags & F_ID else fd_of(relative)
+            if isinstance(relative, Link):
+                flags |= F_LINK
         return _create("interface %d" % ifindex, program, "relative", introduced, attach_type,
                        target_ifindex=ifindex, flags=flags, relative_fd=at,
                        expected_revision=expected_revision)
     attach.__name__ = "attach_" + kind
     attach.__doc__ = """A sched_cls program on an interface by %s (%d.%d+). flags: uapi.F_BEFORE or F_AFTER place it
-    beside `relative` (a program, or with F_ID an id; or a link with F_LINK).""" % ((kind,) + introduced)
+    beside `relative` (a program or Link, or with F_ID an id, a link's with F_LINK).""" % ((kind,) + introduced)
     return attach
 
 
