@@ -165,8 +165,8 @@ class Unwinder:
         finally:
             for each in stop or ():
                 each.close()
-            if stop is not None and _state(child.pid) == b"T":
-                os.kill(child.pid, signal.SIGCONT)
+            if stop is not None and child.status is None:
+                os.kill(child.pid, signal.SIGCONT)      # a stop that is on its way is forgotten, too
 
     def _wait_for(self, pid):
         """Wait until the command stops; False when it does not."""
