@@ -41,7 +41,7 @@ class Resolver:
                     resolved = self._reference(section, index, instruction, slots)
                     if resolved is not instruction:
                         section.instructions[index] = resolved
-                elif starts and (cls == 5 or cls == 6):
+                elif starts and (cls == 5 or cls == 6 or instruction.code == LDDW and instruction.src == BPF_PSEUDO_FUNC):
                     self._check_jump(section, index, instruction, slots, starts)
 
     def _fail(self, section, index, reason, name=None):
@@ -54,6 +54,8 @@ class Resolver:
         code = instruction.code
         if code == CALL and instruction.src == BPF_PSEUDO_CALL or code == JA32:
             off = instruction.imm
+        elif code == LDDW:
+            off = instruction.imm - (instruction.imm >> 31 << 32)
         elif code & 0xF0 in (0x80, 0x90):
             return
         else:

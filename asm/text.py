@@ -190,7 +190,7 @@ class _Assembler:
         if heading:
             name = heading.group(1) or heading.group(2)
             # of a demangled name what a label may be called
-            return self._label(re.sub(r"^(?=[0-9])|[^\w.$]", "_", name), code.index(name))
+            return self._label(re.sub(r"^(?![A-Za-z_.$])|[^\w.$]", "_", name), code.index(name))
         if whole.startswith("Disassembly of section "):
             return self.open_section(whole[23:].rstrip(":"))
         if "file format elf64-bpf" in code:

@@ -233,10 +233,11 @@ def test_malformed_input():
             given = make(random.Random(seed))
             signal.alarm(LIMIT)
             try:
-                use(given)
-            except AsmError as error:
-                refused[kind] += 1
-                one_error(error, given)
+                try:
+                    use(given)
+                except AsmError as error:
+                    refused[kind] += 1
+                    one_error(error, given)
             except BaseException as error:
                 raise AssertionError("case %d of %s, %r: %r" % (seed, make.__name__, given[:300], error)) from error
             finally:

@@ -141,7 +141,7 @@ def test_variables_of_the_kernel():
     """How many BPF programs run on this CPU: while one does, at least it."""
     source = """
 .license "GPL"
-.section raw_tp/sys_enter
+.section tc
     r1 = ksym[bpf_prog_active] ll
     call bpf_this_cpu_ptr
     r0 = *(u32 *)(r0 + 0)
@@ -151,7 +151,7 @@ def test_variables_of_the_kernel():
         with Object.parse(write_object(assemble(declared + source), MAP_TYPES, kernel_type)) as obj:
             obj.load()
             program, = obj.programs.values()
-            assert program.program.test_run(bytes(16)).retval < 100
+            assert program.program.test_run(bytes(64)).retval < 100
 
 
 @pytest.mark.root
