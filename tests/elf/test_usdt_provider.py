@@ -129,6 +129,23 @@ while not sys.stdin.closed and number < 3000:
 """
 
 
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ("the file", "any file of the process"))
+def test_rawbpf_sees_and_traces_it(rawbpf, place):
+    child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
+    try:
+        path = child.stdout.readline().strip() if place == "the file" else "*"
+        listed = rawbpf("list", "-p", child.pid, "usdt:%s:shop:*" % path).stdout.splitlines()
+        assert [line.rsplit(":", 2)[1:] for line in listed] == [["shop", "closed"], ["shop", "sold"]][1:]
+        done = rawbpf("trace", "-q", "-p", child.pid, "-e", 'usdt:%s:shop:sold { @[str(arg1), (int8)arg2] = count(); '
+                      'if (++@n == 3) { print(arg0); exit(); } }' % path)
+        assert re.match(r"\d+\n", done.stdout) and re.search(r"@\[tea, -3\]: [3-9]\n", done.stdout), done
+    finally:
+        child.kill()
+        child.communicate()
+
+
 @pytest.mark.peer
 def test_bpftrace_sees_and_traces_it():
     from tests.peers import bpftrace
