@@ -6,7 +6,7 @@ functions that it calls.
 
 from collections import namedtuple
 
-from .errors import AsmError
+from .errors import AsmError, AsmSyntaxError
 from .instruction import FuncRef, slot_numbers
 from .opcodes import LDDW
 
@@ -81,15 +81,19 @@ class Assembly:
             if isinstance(instruction.ref, FuncRef):
                 target = functions.get(instruction.ref.name)
                 if target is None:
-                    raise AsmError("%s: %s is in a section that is not part of this program" % (
-                        place(lines[index]), instruction.ref.name))
+                    raise error_at(lines[index], "%s is in a section that is not part of this program; functions that "
+                                   "several call are in .text" % instruction.ref.name)
                 code[index] = relative(instruction, slots[target] - slots[index] - 1)
         return code, lines, functions
 
 
-def place(line):
-    """FILE:LINE of an instruction."""
-    return "%s:%d" % tuple(line[:2])
+def error_at(line, reason):
+    """The error about an instruction that was written at `line`; in an object only the file is known."""
+    filename, number, text = line
+    if not text:
+        return AsmError("%s: %s" % (filename, reason))
+    start = len(text) - len(text.lstrip())
+    return AsmSyntaxError(filename, number, start + 1, reason, text, len(text.strip()))
 
 
 def relative(instruction, off):

@@ -6,18 +6,21 @@ keep what is symbolic, by name.
 
 import sys
 
+from .assembly import error_at
 from .errors import AsmError
 from .instruction import HALF, FuncRef, Instruction, KsymRef, Label, MapRef, encode
 
 _KINDS = {MapRef: "map", Label: "label", FuncRef: "function", KsymRef: "ksym"}
 
 
-def raw(instructions, byteorder=sys.byteorder):
-    """Bytes, as BPF_PROG_LOAD takes them."""
+def raw(instructions, byteorder=sys.byteorder, lines=None):
+    """Bytes, as BPF_PROG_LOAD takes them. lines: where each instruction was written, for errors."""
     for index, instruction in enumerate(instructions):
         if instruction.ref is not None and instruction.ref is not HALF:
-            raise AsmError("instruction %d refers to the %s %s, which raw bytes cannot say; write an ELF object or "
-                           "JSON" % (index, _KINDS[type(instruction.ref)], instruction.ref.name))
+            reason = "the %s %s, which raw bytes cannot say; write an ELF object or JSON" % (
+                _KINDS[type(instruction.ref)], instruction.ref.name)
+            raise error_at(lines[index], "this refers to " + reason) if lines else AsmError(
+                "instruction %d refers to %s" % (index, reason))
     return encode(instructions, byteorder)
 
 

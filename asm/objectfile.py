@@ -9,7 +9,7 @@ Relocations: R_BPF_64_64 (lddw of a map, of data, of a kernel variable) and R_BP
 import struct
 
 from . import elfwriter, prototypes
-from .assembly import Section
+from .assembly import Section, error_at
 from .btfwriter import GLOBAL, BtfWriter
 from .elfwriter import ALLOC, EXEC, FUNC, LOCAL, NOBITS, NOTYPE, OBJECT, PROGBITS, SECTION, WEAK, WRITE
 from .errors import AsmError
@@ -74,10 +74,10 @@ class _Object:
                 if ref.name in self.assembly.data:
                     symbol, imm = "section " + ref.name, ref.offset or 0
                 elif ref.name not in self.assembly.maps:
-                    raise AsmError("%s: no .map %s" % (_place(section, index), ref.name))
+                    raise error_at(section.lines[index], "no .map %s" % ref.name)
                 elif ref.offset is not None:
-                    raise AsmError("%s: an object cannot refer to the value of the map %s; use a data section" % (
-                        _place(section, index), ref.name))
+                    raise error_at(section.lines[index], "an object cannot refer to the value of the map %s; use a data "
+                                   "section" % ref.name)
                 else:
                     symbol, imm = ref.name, 0
                 relocations.append((slots[index] * 8, symbol, _R_BPF_64_64))
@@ -90,7 +90,7 @@ class _Object:
                 i = i._replace(src=BPF_PSEUDO_CALL, imm=-1, ref=None)
             elif isinstance(ref, KsymRef):
                 call = i.code == CALL
-                self._extern(ref.name, call, _place(section, index))
+                self._extern(ref.name, call, section.lines[index])
                 relocations.append((slots[index] * 8, ref.name, _R_BPF_64_32 if call else _R_BPF_64_64))
                 i = i._replace(src=BPF_PSEUDO_CALL if call else 0, imm=-1 if call else 0, ref=None)
             ready.append(i)
@@ -105,7 +105,7 @@ class _Object:
                          (slots[following] - slots[first]) * 8)
             functions.setdefault(section.name, []).append((name, slots[first]))
 
-    def _extern(self, name, function, place):
+    def _extern(self, name, function, line):
         """Declares a kernel symbol: undefined in the file, with the type that is expected of it in BTF."""
         assembly = self.assembly
         function = function or name in assembly.kfuncs      # whether a weak one is there is asked by its address
@@ -113,13 +113,13 @@ class _Object:
         if kind is None:
             kind = self.kernel_symbols(name, "func" if function else "var")
         if kind is None:
-            raise AsmError("%s: an object says which type it expects of the kernel's %s, and neither the assembly nor "
+            raise error_at(line, "an object says which type it expects of the kernel's %s, and neither the assembly nor "
                            "this kernel does: declare it, as in %s" % (
-                               place, name, ".kfunc int %s(void)" % name if function else ".ksym int %s" % name))
+                               name, ".kfunc int %s(void)" % name if function else ".ksym int %s" % name))
         if name in self.externs:
             return
-        if name in self.symbols:
-            raise AsmError("%s: %s is of the kernel, and defined here" % (place, name))
+        if name in assembly.maps or any(name in section.labels for section in assembly.sections.values()):
+            raise error_at(line, "%s is of the kernel, and defined here" % name)
         written = prototypes.write(self.btf, kind, self.structs)
         self.externs[name] = self.btf.function(name, linkage=_EXTERN, prototype=written) if function else \
             self.btf.variable(name, written, _EXTERN)
@@ -213,11 +213,6 @@ class _Object:
         self.ext = header + bytes(funcs) + bytes(lines)
 
 
-def _place(section, index):
-    line = section.lines[index]
-    return "%s:%d" % (line[0], line[1])
-
-
 def _program_name(section):
     """A symbol for a program whose section has no label at its start."""
     return "".join(c if c.isalnum() else "_" for c in section.split("/")[-1]).strip("_") or "prog"
@@ -291,4 +286,4 @@ def _stays_inside(section, piece, slots, start, end):
         if i.code & 7 in (5, 6) and i.code & 0xF0 not in (0x80, 0x90):
             target = slots[start + index] + 1 + (i.imm if i.code == 0x06 else i.off)
             if not first <= target < last:
-                raise AsmError("%s: a jump out of the function" % _place(section, start + index))
+                raise error_at(section.lines[start + index], "a jump out of the function")

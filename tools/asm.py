@@ -84,7 +84,7 @@ def made(assembly, form, section=None):
         return write_object(assembly, MAP_TYPES, kernel_type)
     if form == "json":
         return formats.json_text(assembly).encode() + b"\n"
-    instructions = assembly.instructions(section)
+    instructions, lines, _ = assembly.link(section)
     if form == "raw":
-        return formats.raw(instructions)
+        return formats.raw(instructions, lines=lines)
     return formats.c_array(instructions).encode()

@@ -101,7 +101,7 @@ def test_the_object_says_what_it_expects_of_the_kernel():
         "bpf_rcu_read_lock": ("kfunc", False), "bpf_rcu_read_unlock": ("kfunc", False), "invented_by_nobody": ("kfunc", True)}
     function = file.btf.find("invented_by_nobody", "func")
     assert [p.type.target.name for p in function.parameters] == ["task_struct"] and function.returns.name == "int"
-    with pytest.raises(AsmError, match=r"<text>:19: .*bpf_rcu_read_unlock.*\.kfunc int bpf_rcu_read_unlock\(void\)"):
+    with pytest.raises(AsmError, match=r"<text>:19:5: .*bpf_rcu_read_unlock.*\.kfunc int bpf_rcu_read_unlock\(void\)"):
         write_object(assemble(PROGRAM), MAP_TYPES)
 
 
@@ -171,3 +171,15 @@ def test_libbpf_takes_it(tmp_path):
     done = subprocess.run(["sh", "-c", script], preexec_fn=enter, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["retval"] == 7
+
+
+@pytest.mark.parametrize("text, line, words", [
+    ("r1 = map[m] ll\nexit", 1, "no .map m"), (".map m array key=4 value=4\n  r1 = map[m][0]+4 ll\nexit", 2, "use a data section"),
+    (".section x\na: call f\ngoto b\nexit\nf: r0 = 0\nb: exit\n", 3, "a jump out of the function"),
+    ("call kfunc[k]\nexit", 1, "declare it, as in .kfunc int k(void)"), (".ksym int k\nr1 = k ll\nexit\n.section x\nk: exit", 2, "defined here"),
+])
+def test_what_an_object_cannot_say(text, line, words):
+    with pytest.raises(AsmError) as caught:
+        write_object(assemble(text, "f.s"), MAP_TYPES)
+    first, _, caret = str(caught.value).split("\n")
+    assert first.startswith("f.s:%d:" % line) and words in first and caret.strip().startswith("^")

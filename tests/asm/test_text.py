@@ -214,6 +214,7 @@ ERRORS = [
     ("r0 = 0\ngoto end\nend:", 2, 6, "end of the section"),
     ("call f\nexit\nf:", 1, 6, "end of the section, where nothing is"),
     ("r1 = f ll\nexit\n.section x\nexit\nf:", 1, 6, "end of the section, where nothing is"),
+    (".section a\ncall f\nexit\n.section b\nf: exit", 2, 1, "not part of this program"),
     ("lock *(s32 *)(r1 +0) += r2", 1, 8, "lock: expected u32 or u64"),
     ("w2 = atomic_fetch_add((u64 *)(r1 +0), w2)", 1, 1, "64 bits do not fit a w register"),
     ("r2 = atomic64_xchg((u32 *)(r1 +0), r2)", 1, 21, "expected u64"),
@@ -239,7 +240,8 @@ ERRORS = [
 @pytest.mark.parametrize("wrong,line,column,words", ERRORS, ids=[e[0][:40] for e in ERRORS])
 def test_errors(wrong, line, column, words):
     with pytest.raises(AsmSyntaxError) as caught:
-        assemble(wrong, "f.s").link()
+        made = assemble(wrong, "f.s")
+        made.link(next(iter(made.sections)))
     error = caught.value
     assert (error.line, error.column) == (line, column), str(error)
     assert words in error.reason, error.reason
