@@ -16,7 +16,7 @@ _NUMBER = {name: number for number, name in enumerate(KINDS)}
 _REFER = frozenset(("ptr", "typedef", "volatile", "const", "restrict", "type_tag", "func", "var", "decl_tag"))
 
 
-class _Node:
+class Node:
     """A type: `own` is what it says itself, `refs` the ids (of all, 0: void) it refers to."""
 
     __slots__ = ("kind", "name", "own", "refs")
@@ -24,9 +24,31 @@ class _Node:
     def __init__(self, kind, name, own, refs):
         self.kind, self.name, self.own, self.refs = kind, name, own, refs
 
+    def write(self, writer, refs):
+        """Adds it to a BtfWriter, with these ids in the places of `refs`."""
+        node = self
+        kind, flag, own = _NUMBER[node.kind], node.own[0] if node.own else 0, node.own[1:]
+        vlen, rest, words = 0, 0, ()
+        if node.kind in _REFER:
+            vlen, rest, words = own[0], refs[0], own[1:]
+        elif node.kind == "array":
+            words = (refs[0], refs[1], own[0])
+        elif node.kind in ("struct", "union"):
+            rest, vlen = own[0], len(own[1])
+            words = [word for (name, offset), ref in zip(own[1], refs) for word in (writer.string(name), ref, offset)]
+        elif node.kind in ("enum", "enum64"):
+            rest, vlen = own[0], len(own[1])
+            words = [word for value in own[1] for word in (writer.string(value[0]),) + value[1:]]
+        elif node.kind == "func_proto":
+            rest, vlen = refs[0], len(own)
+            words = [word for name, ref in zip(own, refs[1:]) for word in (writer.string(name), ref)]
+        else:
+            rest, words = own[0], own[1:]
+        writer.add(node.name, kind, vlen, rest, words, flag)
 
-def _node(btf, record, base):
-    """The _Node of a Record whose ids move by `base`."""
+
+def node_of(btf, record, base=0):
+    """The Node of a Record whose ids move by `base`."""
     def moved(type_id):
         return type_id + base if type_id else 0
     kind, words = record.kind, record.words
@@ -48,7 +70,7 @@ def _node(btf, record, base):
         refs = (moved(record.rest),) + tuple(moved(words[i + 1]) for i in range(0, len(words), 2))
     elif kind != "datasec":
         own = (record.rest,) + tuple(words)
-    return _Node(kind, record.name, (record.flag,) + own, refs)
+    return Node(kind, record.name, (record.flag,) + own, refs)
 
 
 class Merger:
@@ -56,7 +78,7 @@ class Merger:
     list of new ids by old id. DATASECs are left out (their new id is 0): the caller adds its own."""
 
     def __init__(self):
-        self._nodes = [_Node("void", "", (), ())]
+        self._nodes = [Node("void", "", (), ())]
         self._starts = []       # (first of all ids - 1, count)
         self._same = {}
 
@@ -64,7 +86,7 @@ class Merger:
         base = len(self._nodes) - 1
         self._starts.append((base, btf.count))
         for type_id in range(1, btf.count):
-            node = _node(btf, raw.record(btf, type_id), base)
+            node = node_of(btf, raw.record(btf, type_id), base)
             if any(not 0 <= ref < base + btf.count or ref and btf.kind(ref - base) == "datasec" for ref in node.refs):
                 raise ElfError(btf.path, None, "BTF type %d refers to what is no type" % type_id)
             self._nodes.append(node)
@@ -91,7 +113,7 @@ class Merger:
                 new[each] = len(kept) + 1
                 kept.append(number)
         for number in kept:
-            self._emit(writer, self._nodes[number], [new[classes[ref]] for ref in self._nodes[number].refs])
+            self._nodes[number].write(writer, [new[classes[ref]] for ref in self._nodes[number].refs])
         maps = [[0] + [new.get(classes[base + type_id], 0) for type_id in range(1, count)]
                 for base, count in self._starts]
         return writer, maps
@@ -127,27 +149,6 @@ class Merger:
                 if len(same) == 1:
                     result[number], = same.values()
         return result
-
-    @staticmethod
-    def _emit(writer, node, refs):
-        kind, flag, own = _NUMBER[node.kind], node.own[0] if node.own else 0, node.own[1:]
-        vlen, rest, words = 0, 0, ()
-        if node.kind in _REFER:
-            vlen, rest, words = own[0], refs[0], own[1:]
-        elif node.kind == "array":
-            words = (refs[0], refs[1], own[0])
-        elif node.kind in ("struct", "union"):
-            rest, vlen = own[0], len(own[1])
-            words = [word for (name, offset), ref in zip(own[1], refs) for word in (writer.string(name), ref, offset)]
-        elif node.kind in ("enum", "enum64"):
-            rest, vlen = own[0], len(own[1])
-            words = [word for value in own[1] for word in (writer.string(value[0]),) + value[1:]]
-        elif node.kind == "func_proto":
-            rest, vlen = refs[0], len(own)
-            words = [word for name, ref in zip(own, refs[1:]) for word in (writer.string(name), ref)]
-        else:
-            rest, words = own[0], own[1:]
-        writer.add(node.name, kind, vlen, rest, words, flag)
 
 
 def merge(*btfs):

@@ -82,7 +82,7 @@ class CoreResolver:
         kind, local = relocation.kind, self.local
         if kind not in FIELD and kind not in TYPE and kind not in ENUM:
             raise ObjectError("CO-RE relocation of %s is newer than this loader" % kind)
-        spec = self._parse(relocation)
+        spec = self.parse(relocation)
         if kind == "local_type_id":
             return Result(relocation.type_id, relocation.type_id, False)
         root = raw.record(local, relocation.type_id)
@@ -92,7 +92,7 @@ class CoreResolver:
         candidates = self.candidates(relocation.type_id)
         chosen, reasons = None, []
         for btf, type_id in candidates:
-            match, why = self._match(kind, spec, btf, type_id)
+            match, why = self.match(kind, spec, btf, type_id)
             if match is None:
                 reasons.append("%s: %s" % (_label(btf, type_id), why))
                 continue
@@ -128,7 +128,8 @@ class CoreResolver:
 
     # -- the local side --------------------------------------------------------------------------------
 
-    def _parse(self, relocation):
+    def parse(self, relocation):
+        """The Spec of a CoreRelocation in the object's types."""
         local, kind, text = self.local, relocation.kind, relocation.access
         indexes = text.split(":")
         if not all(index.isdigit() for index in indexes) or len(indexes) > _NEST:
@@ -179,7 +180,7 @@ class CoreResolver:
             root = raw.record(self.local, relocation.type_id)
             text = "%s %s" % (root.kind, root.name) if root.kind != "typedef" else root.name
             if relocation.kind not in TYPE:
-                spec = self._parse(relocation)
+                spec = self.parse(relocation)
                 for number, step in enumerate(spec.steps):
                     if relocation.kind in ENUM:
                         text += "::" + step.name
@@ -219,7 +220,7 @@ class CoreResolver:
 
     # -- matching --------------------------------------------------------------------------------------
 
-    def _match(self, kind, spec, btf, type_id):
+    def match(self, kind, spec, btf, type_id):
         """(Spec in the kernel's type, "") or (None, why not)."""
         if kind in TYPE:
             if kind == "type_matches":

@@ -25,7 +25,7 @@ HARDWARE = {"cpu_cycles": 0, "instructions": 1, "cache_references": 2, "cache_mi
             "stalled_cycles_frontend": 7, "stalled_cycles_backend": 8, "ref_cpu_cycles": 9}
 BREAKPOINT_R, BREAKPOINT_W, BREAKPOINT_X = 1, 2, 4
 
-SAMPLE_RAW = 1 << 10
+SAMPLE_TIME, SAMPLE_RAW = 1 << 2, 1 << 10
 FLAG_PID_CGROUP = 1 << 2
 
 
@@ -120,12 +120,12 @@ def breakpoint(address, length, type=BREAKPOINT_W, inherit=False):
                 flags=syscalls.ATTR_INHERIT if inherit else 0)
 
 
-def bpf_output(wakeup_events=1, wakeup_watermark=0):
+def bpf_output(wakeup_events=1, wakeup_watermark=0, time=False):
     """What bpf_perf_event_output() writes into: wakes the reader after so many events, or, when
-    given, after so many bytes."""
+    given, after so many bytes. time: the kernel's clock in each record."""
     flags = syscalls.ATTR_WATERMARK if wakeup_watermark else 0
     return Attr("BPF output event", type=TYPE_SOFTWARE, config=SOFTWARE["bpf_output"],
-                sample_type=SAMPLE_RAW, sample_period=1, flags=flags,
+                sample_type=SAMPLE_RAW | (SAMPLE_TIME if time else 0), sample_period=1, flags=flags,
                 wakeup_events=wakeup_watermark or wakeup_events)
 
 

@@ -122,6 +122,19 @@ class _CpuBuffer:
             return self._data, [], 0, position + stride
         return memoryview(copy), [(_DATA, 1, stride, stride - _DATA)], 1, position + stride
 
+    def headed(self):
+        """(type, body) of each record that is there now, copied: what follows the 8 bytes of its header."""
+        end, position = self._meta[_HEAD], self._meta[_TAIL]
+        load_barrier()
+        while position < end:
+            at = position % self.size
+            header = self._words[at >> 3]
+            stride = header >> 48
+            first = min(stride, self.size - at)
+            copy = bytes(self._data[at:at + first]) + bytes(self._data[:stride - first])
+            position = self._meta[_TAIL] = position + stride
+            yield header & 0xffffffff, copy[8:]
+
     def available(self):
         return self._meta[_HEAD] - self._meta[_TAIL]
 
@@ -144,7 +157,8 @@ class PerfBuffer(Reader):
     records after which fileno() becomes readable; wakeup_watermark: bytes instead.
     """
 
-    def __init__(self, map, pages=64, wakeup_events=1, wakeup_watermark=0):
+    def __init__(self, map, pages=64, wakeup_events=1, wakeup_watermark=0, places=None, time=False):
+        """places: {CPU: index in the map} where not all CPUs have their own; time: for events()."""
         if pages < 1 or pages & pages - 1:
             raise ValueError("the size of a perf buffer is a power of two of pages, not %d" % pages)
         self._buffers = []
@@ -153,14 +167,15 @@ class PerfBuffer(Reader):
         self._poll = select.epoll()       # close-on-exec
         own(self)
         try:
-            for cpu in kernel.online_cpus():
-                if cpu < map.max_entries:
-                    self._add(map, cpu, pages, bpf_output(wakeup_events, wakeup_watermark))
+            if places is None:
+                places = {cpu: cpu for cpu in kernel.online_cpus() if cpu < map.max_entries}
+            for cpu, index in places.items():
+                self._add(map, cpu, index, pages, bpf_output(wakeup_events, wakeup_watermark, time))
         except BaseException:
             self.close()
             raise
 
-    def _add(self, map, cpu, pages, attr):
+    def _add(self, map, cpu, index, pages, attr):
         event = PerfEvent.open(attr, -1, cpu)
         try:
             buffer = _CpuBuffer(event, cpu, pages)
@@ -168,7 +183,7 @@ class PerfBuffer(Reader):
             event.close()
             raise _mapping_refused(error, pages) from None
         self._buffers.append(buffer)
-        map.update(cpu, event)
+        map.update(index, event)
         event.enable()
         self._poll.register(event.fd, select.EPOLLIN)
 
@@ -194,6 +209,19 @@ class PerfBuffer(Reader):
                 break
             total += buffer.consume(handler, None if limit is None else limit - total)
         return total
+
+    def events(self):
+        """Of a buffer with time=True: (CPU, nanoseconds of the kernel's clock, data) of each record that is
+        there now, and (CPU, None, number) of lost ones."""
+        for buffer in self._buffers:
+            for kind, body in buffer.headed():
+                if kind == RECORD_SAMPLE:
+                    time, size = struct.unpack_from("=QI", body)
+                    yield buffer.cpu, time, body[12:12 + size]
+                elif kind == RECORD_LOST:
+                    count = struct.unpack_from("=Q", body, 8)[0]
+                    buffer.lost += count
+                    yield buffer.cpu, None, count
 
     def close(self):
         buffers, self._buffers = self._buffers, []

@@ -296,6 +296,10 @@ class Registration(KernelObject):
             finally:
                 super().close()
 
+    def leave(self):
+        """Lets go of it without taking it out: it stays registered until its map's element is deleted."""
+        super().close()
+
     def pin(self, path, dir_fd=None):
         raise KernelError("pin at %s" % path, errno.EINVAL,
                           "this struct_ops is registered without a link: use the section .struct_ops.link (6.4+)")

@@ -27,12 +27,15 @@ COMMANDS = {
     "batch": ("inspect.batch", "several of these commands from a file (as bpftool batch)"),
     "cgroup": ("inspect.cgroup", "programs attached to control groups: show, tree, attach, detach (as bpftool cgroup)"),
     "net": ("inspect.net", "programs on interfaces, tc, netfilter hooks: show, attach, detach (as bpftool net)"),
+    "struct_ops": ("inspect.struct_ops", "structs of functions: show, dump, register, unregister (as bpftool struct_ops)"),
+    "gen": ("inspect.gen", "link objects into one, cut a BTF down to what objects need (as bpftool gen)"),
     "iter": ("inspect.iter", "pin an iterator of an object file (as bpftool iter)"),
     "tree": ("inspect.tree", "which process keeps which links, programs and maps alive"),
     "who": ("inspect.who", "which programs are attached to a kernel function, or call it"),
     "snapshot": ("inspect.snapshot", "write all that the inspectors read to a file, for --snapshot FILE"),
     "diff": ("inspect.diff", "what changed between two snapshots, or since one"),
     "top": ("inspect.top", "programs by CPU time and runs a second, live"),
+    "version": ("inspect.version", "the version (as bpftool version)"),
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
 
@@ -73,7 +76,7 @@ def _run(argv):
     first = next((at for at, word in enumerate(argv) if word not in _MOVABLE), 0)
     argv = argv[first:] + argv[:first]      # bpftool has its options before the object: `-j prog show`
     name = argv[0]
-    if name in ("--version", "-V", "version"):
+    if name in ("--version", "-V"):
         print("rawbpf " + VERSION)
         return 0
     if name == "help" and argv[1:] and argv[1] in COMMANDS:

@@ -19,6 +19,7 @@ USAGE = """usage: rawbpf map { show | list } [MAP]
        rawbpf map pin MAP FILE
        rawbpf map { peek | pop | dequeue | freeze } MAP
        rawbpf map { push | enqueue } MAP value VALUE
+       rawbpf map event_pipe MAP [cpu N index M]
 
 MAP := { id ID | name NAME | pinned FILE };  DATA := { [hex] BYTES };  VALUE := { DATA | MAP | PROG }
 PROG := { id ID | tag TAG | name NAME | pinned FILE }
@@ -260,9 +261,15 @@ def create(session, words):
     session.done()
 
 
+def event_pipe(session, words):
+    from .event_pipe import pipe
+    with one("map", words) as item:
+        pipe(session, words, item)
+
+
 VERBS = {"show": show, "list": show, "dump": dump, "update": update, "lookup": lookup, "getnext": getnext,
          "delete": delete, "pin": pin, "create": create, "peek": peek, "push": push, "pop": pop, "enqueue": push,
-         "dequeue": pop, "freeze": freeze}
+         "dequeue": pop, "freeze": freeze, "event_pipe": event_pipe}
 
 
 def run(argv):

@@ -6,17 +6,19 @@ import time
 
 from .command import run_object
 from .objects import Around, around_text, details, each, full_name, interface, one, select
-from .words import fail
+from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf prog { show | list } [PROG]
        rawbpf prog dump xlated PROG [{ file FILE | [opcodes] [linum] [visual] }]
        rawbpf prog dump jited PROG [{ file FILE | [opcodes] [linum] }]
        rawbpf prog pin PROG FILE
        rawbpf prog { load | loadall } OBJ PATH [type TYPE] [map { idx IDX | name NAME } MAP] [pinmaps DIR]
+       rawbpf prog { attach | detach } PROG ATTACH_TYPE [MAP]
        rawbpf prog run PROG data_in FILE [data_out FILE [data_size_out L]]
                             [ctx_in FILE [ctx_out FILE [ctx_size_out M]]] [repeat N]
        rawbpf prog tracelog [{ stdout | stderr } PROG]
 
+ATTACH_TYPE := { sk_msg_verdict | sk_skb_verdict | sk_skb_stream_verdict | sk_skb_stream_parser | flow_dissector }
 PROG := { id ID | tag TAG | name NAME | pinned FILE };  MAP := { id ID | name NAME | pinned FILE }
 """
 
@@ -180,6 +182,39 @@ def run_program(session, words):
         work(session, words, program)
 
 
+# to what a program is attached without a link, with the words that bpftool took before
+_ATTACH = {"sk_msg_verdict": "sk_msg_verdict", "sk_skb_verdict": "sk_skb_verdict", "flow_dissector": "flow_dissector",
+           "sk_skb_stream_verdict": "sk_skb_stream_verdict", "sk_skb_stream_parser": "sk_skb_stream_parser",
+           "stream_parser": "sk_skb_stream_parser", "stream_verdict": "sk_skb_stream_verdict",
+           "skb_verdict": "sk_skb_verdict", "msg_verdict": "sk_msg_verdict"}
+
+
+def _place(session, words, work):
+    with one("prog", words) as program:
+        word = words.next("attach type")
+        kind = next((_ATTACH[known] for known in _ATTACH if is_prefix(word, known)), None)
+        if kind is None:
+            fail("invalid attach/detach type: %s" % word)
+        if kind == "flow_dissector":
+            words.end()
+            work(program, 0, kind)      # of this network namespace
+        else:
+            with one("map", words) as item:
+                words.end()
+                work(program, item, kind)
+    session.done()
+
+
+def attach(session, words):
+    from rawbpf.loader.link_net import prog_attach
+    _place(session, words, prog_attach)
+
+
+def detach(session, words):
+    from rawbpf.loader.link_net import prog_detach
+    _place(session, words, prog_detach)
+
+
 def tracelog(session, words):
     from .tracelog import streams, trace_pipe
     if words:
@@ -192,7 +227,7 @@ def tracelog(session, words):
 
 
 VERBS = {"show": show, "list": show, "dump": dump, "pin": pin, "load": load, "loadall": loadall, "run": run_program,
-         "tracelog": tracelog}
+         "tracelog": tracelog, "attach": attach, "detach": detach}
 
 
 def run(argv):

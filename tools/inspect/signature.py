@@ -13,6 +13,11 @@ def function(btf, type_id):
     return _function(found, found.name)
 
 
+def prototype(proto):
+    """The declaration of a function type, without a name: `int (struct xdp_md * )`."""
+    return _function(proto, "")
+
+
 def _function(proto, name, depth=0):
     parts = []
     for parameter in proto.parameters:

@@ -16,8 +16,9 @@ _ORDER = sys.byteorder
 _DEEP = 64
 
 
-def render(t, data, plain, btf=None, depth=0):
-    """plain: for a person, not for -j. btf: where the variables of a data section are."""
+def render(t, data, plain, btf=None, depth=0, function=None):
+    """plain: for a person, not for -j. btf: where the variables of a data section are. function: makes a
+    value of a pointer to a function, which is (its type, the number); default: the number."""
     if isinstance(t, DataSection):
         return {t.name: [{btf.name(entry.id): render(btf.type(entry.id).type,
                                                      data[entry.offset:entry.offset + entry.size], plain, btf)}
@@ -28,11 +29,13 @@ def render(t, data, plain, btf=None, depth=0):
     if depth > _DEEP or len(data) < bare.size:
         raise ValueError("the type does not fit the data")
     if isinstance(bare, types.Struct):
-        return _struct(bare, data, plain, depth)
+        return _struct(bare, data, plain, depth, function)
     if isinstance(bare, types.Array):
-        return _array(bare, data, plain, depth)
+        return _array(bare, data, plain, depth, function)
     if isinstance(bare, types.Pointer):
         value = int.from_bytes(data[:bare.size], _ORDER)
+        if function is not None and isinstance(bare.target, types.Function):
+            return function(bare.target, value)
         if not plain:
             return value
         return "0x%x" % value if value else "(nil)"
@@ -59,13 +62,13 @@ def _hex(value, plain):
     return Verbatim("0x%x" % value) if plain else "0x%x" % value
 
 
-def _struct(t, data, plain, depth):
+def _struct(t, data, plain, depth, function):
     fields = []
     for field in t.fields:
         if field.bit_size is None:
             size = types.strip(field.type).size
             fields.append((field.name, render(field.type, data[field.offset:field.offset + size], plain, None,
-                                              depth + 1)))
+                                              depth + 1, function)))
         else:
             size = (field.bit_offset + field.bit_size + 7) // 8
             word = int.from_bytes(data[field.offset:field.offset + size], _ORDER)
@@ -84,7 +87,7 @@ class Members(dict):
         return self.fields
 
 
-def _array(t, data, plain, depth):
+def _array(t, data, plain, depth, function):
     element = t.element
     while isinstance(element, types.Qualified):
         element = element.target
@@ -95,4 +98,4 @@ def _array(t, data, plain, depth):
     size = types.strip(element).size
     if size * t.count > len(data):
         raise ValueError("the type does not fit the data")
-    return [render(element, data[at:at + size], plain, None, depth + 1) for at in range(0, size * t.count, size or 1)]
+    return [render(element, data[at:at + size], plain, None, depth + 1, function) for at in range(0, size * t.count, size or 1)]

@@ -1,0 +1,93 @@
+"""map event_pipe, prog attach and detach, version: beside what the test itself did."""
+
+import array
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import termios
+
+import pytest
+
+from rawbpf.asm import assemble
+from rawbpf.loader import Map, Program
+from tests.loader.code import EXIT, mov
+from tests.tools.inspecting import run, run_json
+
+# writes eight bytes of its context's buffer into the perf buffer of this CPU
+OUTPUT = """
+*(u64 *)(r10 - 8) = 0x1122334455667788 ll
+r2 = map[events] ll
+r3 = 0xffffffff ll
+r4 = r10
+r4 += -8
+r5 = 8
+call bpf_perf_event_output
+r0 = 0
+exit
+""".replace("*(u64 *)(r10 - 8) = 0x1122334455667788 ll", "r6 = 0x1122334455667788 ll\n*(u64 *)(r10 - 8) = r6")
+
+
+def peeked(pipe):
+    """How much a pipe holds, as so many bytes."""
+    size = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, size)
+    return bytes(size[0])
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("options", [(), ("-j",)])
+def test_event_pipe(rawbpf, options):
+    with Map.create("perf_event_array", 4, 4, os.cpu_count(), name="t_events") as events, \
+            Program.load("sched_cls", assemble(OUTPUT).instructions(), maps={"events": events}) as program:
+        # each record of ours is of this many bytes, padded by the kernel
+        done = rawbpf.start("map", "event_pipe", "id", str(events.info().id), *options)
+        data = bytes.fromhex("8877665544332211")
+        for _ in range(500):
+            program.test_run(bytes(14))
+            # what it writes is looked at, not read: communicate() is to have all of it
+            if select.select([done.stdout], [], [], 0.05)[0] and len(peeked(done.stdout)) > 60:
+                break
+        done.send_signal(signal.SIGINT)
+        out = done.communicate(timeout=20)[0]
+    if options:
+        first = json.loads(out)[0]
+        assert first["type"] == 9 and first["index"] == first["cpu"] < os.cpu_count()
+        assert bytes(int(byte, 16) for byte in first["data"])[:8] == data and first["timestamp"] > 0
+    else:
+        head, text = out.split("\n")[:2]
+        assert head.startswith("== @") and head.endswith(" =====") and " CPU: " in head and " index: " in head
+        assert text.startswith("88 77 66 55 44 33 22 11")
+    assert done.returncode == 0
+
+
+@pytest.mark.root
+def test_event_pipe_of_one_buffer_and_errors():
+    with Map.create("perf_event_array", 4, 4, 2) as events, Map.create("array", 4, 4, 1) as array:
+        for words, said in (((events, "cpu", "0"), "cpu and index must be specified together"),
+                            ((events, "cpu", "0", "index", "9"), "index 9: the map has 2 entries"),
+                            ((events, "colour", "0"), "expected 'cpu' or 'index', got: 'colour'"),
+                            ((array,), "map is not a perf event array")):
+            assert run("map", "event_pipe", "id", words[0].info().id, *words[1:])[::2] == (255, "Error: %s\n" % said)
+
+
+@pytest.mark.kernel
+def test_a_verdict_on_a_sockmap():
+    with Map.create("sockmap", 4, 4, 2) as sockets, \
+            Program.load("sk_skb", mov(0, 1) + EXIT, expected_attach_type="sk_skb_stream_verdict") as verdict:
+        left, right = socket.socket(), socket.socket()
+        words = "id", verdict.info().id, "sk_skb_stream_verdict", "id", sockets.info().id
+        assert run("prog", "detach", *words)[0] == 255          # it is not there
+        assert run("prog", "attach", *words) == (0, "", "")
+        assert run_json("prog", "detach", *words) is None
+        left.close(), right.close()
+        assert run("prog", "attach", "id", verdict.info().id, "nonsense", "id", sockets.info().id)[2] == (
+            "Error: invalid attach/detach type: nonsense\n")
+
+
+def test_version():
+    found = run_json("version")
+    assert run("version")[1] == run("--version")[1] == "rawbpf %s\n" % found["version"]
+    assert found["features"]["bootstrap"] is False and found["features"]["crypto"] is False
