@@ -25,6 +25,9 @@ NAMED = frozenset((0, 1, 2, 5, 6, 10))
 
 UNPACK_LIMIT = 128 << 20        # bytes that .gnu_debugdata may unpack to
 DEBUG_FOLDER = "/usr/lib/debug"
+#: Further folders that are searched first (`rawbpf trace --debuginfo`), also for NAME.debug; relative ones from the
+#: program's own folder on, and then from the working directory.
+DEBUG_FOLDERS = []
 
 
 class Symbol(NamedTuple):
@@ -430,6 +433,9 @@ def debug_file(image, root="/"):
     """The separate debug file of an image as an `Image`, or None: by build id, then by
     `.gnu_debuglink` (beside the file, in `.debug`, under the global folder). A file with another
     build id or checksum is not it."""
+    found = _in_named_folders(image)
+    if found is not None:
+        return found
     folder = os.path.join(root, DEBUG_FOLDER.lstrip("/"))
     build_id = image.build_id
     if len(build_id) > 2:
@@ -455,10 +461,28 @@ def debug_file(image, root="/"):
     return None
 
 
+def _in_named_folders(image):
+    build_id, link = image.build_id, image.debug_link
+    names = [os.path.join(".build-id", build_id[:2], build_id[2:] + ".debug")] if len(build_id) > 2 else []
+    names += [link[0]] if link is not None else []
+    names.append(os.path.basename(image.path) + ".debug")
+    home = os.path.dirname(image.path)
+    for folder in dict.fromkeys(path for given in DEBUG_FOLDERS for path in (os.path.join(home, given), given)):
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                other = Image.open(path)
+                if _belongs(image, other, link and link[1]):
+                    return other
+    return None
+
+
 def _belongs(image, other, crc):
     if other.identity == image.identity:
         return False
     if image.build_id and other.build_id:
         return image.build_id == other.build_id
+    if crc is None:
+        return True             # a name is all there is to go by
     import zlib
     return zlib.crc32(other.buffer) == crc

@@ -55,6 +55,10 @@ def names():
             re.findall(rb"^[0-9a-f]+ [tTwW] (\S+)(?:\t\[([^\]]+)\])?$", _text(), re.M)]
 
 
+#: A file to read in place of available_filter_functions (`rawbpf trace --traceable-functions`).
+TRACEABLE_FILE = ""
+
+
 @functools.lru_cache(maxsize=1)
 def traceable():
     """What ftrace can trace as a list of (name, module or ""), or None where that cannot be read
@@ -62,7 +66,11 @@ def traceable():
     from .base import SourceError
 
     try:
-        data = tracefs().read("available_filter_functions", 1 << 20)
+        if TRACEABLE_FILE:
+            with open(TRACEABLE_FILE, "rb") as file:
+                data = file.read()
+        else:
+            data = tracefs().read("available_filter_functions", 1 << 20)
     except (OSError, SourceError):
         return None
     names = []

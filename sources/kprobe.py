@@ -54,6 +54,13 @@ class Kprobe(Source):
 
     def expand(self, spec, target):
         points = self._expand(spec)
+        if kallsyms.TRACEABLE_FILE and spec.function and not any(spec.function == name for name, _ in kallsyms.traceable()
+                                                                 or ()) and not has_wildcard(spec.function):
+            if not target.unsafe:
+                raise _missing(self, spec)
+            for point in points:
+                point.warning = ("%s is not traceable (either non-existing, inlined, or marked as \"notrace\"); attaching "
+                                 "to it will likely fail" % spec.function)
         require_kprobes()
         return points
 

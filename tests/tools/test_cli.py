@@ -188,3 +188,28 @@ def test_a_program_is_no_script(rawbpf, compile_c):
     done = rawbpf("trace", program)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "ERROR: '%s' is no script: it holds binary data\n" % program
+
+
+def test_separate_debug_information_in_a_folder_of_ones_choice(rawbpf, compile_c, tmp_path):
+    (tmp_path / "info").mkdir()
+    program = compile_c("int add(int left, long right) { return left + right; }\nint main(void) { return add(1, 2); }\n", "-g",
+                        name="adder")
+    subprocess.run(["objcopy", "--only-keep-debug", program, tmp_path / "info/bare.debug"], check=True)
+    subprocess.run(["objcopy", "--strip-debug", program, tmp_path / "bare"], check=True)
+    listed = "uprobe:%s:add" % (tmp_path / "bare")
+    assert rawbpf("trace", "-lv", listed).stdout == listed + "\n"
+    for folder in ("info", tmp_path / "info", "nowhere:info"):      # relative ones: from the program's folder on
+        done = rawbpf("trace", "-lv", listed, "--debuginfo", folder)
+        assert done.stdout == listed + "\n    int left\n    long int right\n"
+
+
+@pytest.mark.vm
+def test_a_list_of_traceable_functions(rawbpf, tmp_path):
+    script = "begin { exit(); } kprobe:vfs_read { }"
+    done = rawbpf("trace", "--traceable-functions", "/dev/null", "-e", script)
+    assert done.stderr.startswith("stdin:1:19-34: ERROR: No matches for kprobe vfs_read.\n")
+    done = rawbpf("trace", "--unsafe", "--traceable-functions", "/dev/null", "-e", script)
+    assert ("WARNING: vfs_read is not traceable (either non-existing, inlined, or marked as \"notrace\"); attaching to it will "
+            "likely fail\n") in done.stderr and done.stderr.endswith("Attached 2 probes\n")
+    (tmp_path / "list").write_text("vfs_read\n")
+    assert rawbpf("trace", "--traceable-functions", tmp_path / "list", "-e", script).stderr == "Attached 2 probes\n"

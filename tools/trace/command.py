@@ -28,6 +28,11 @@ OPTIONS = (
     Option("buffering", "B", "", "MODE", "write the output by line, full (buffers) or none"),
     Option("debug", "d", "debug", "STAGE", "show a stage of the compiler: ast, types, ir, asm,\nverifier or all (more than one: commas)"),
     Option("dry_run", "", "dry-run", "", "load and attach everything, and end"),
+    Option("debuginfo", "", "debuginfo", "DIR[:DIR]", "look there for separate debug information, too", True),
+    Option("traceable", "", "traceable-functions", "FILE", "a list of the kernel functions that can be traced, where\n"
+           "/sys/kernel/tracing/available_filter_functions cannot be read"),
+    Option("usdt_file", "", "usdt-file-activation", "", "arm guarded USDT probes in all processes that run the file\n"
+           "(the kernel always does)"),
     Option("include_paths", "I", "", "FOLDER", "look there for the files of #include lines", True),
     Option("includes", "", "include", "FILE", "include FILE before the script", True),
     Option("unsafe", "", "unsafe", "", "allow what changes the traced system: system(), signal(), ..."),
@@ -83,6 +88,8 @@ def run(argv, prog="rawbpf trace"):
         if parsed.get("info"):
             return info()
         check(parsed)
+        use_debug_folders(parsed)
+        use_traceable_functions(parsed)
         return (listing if parsed.get("list") else trace)(parsed)
     except (UsageError, Failure, OutputError) as error:
         complain(str(error))
@@ -91,6 +98,24 @@ def run(argv, prog="rawbpf trace"):
         return getattr(error, "status", 1)
     except ClosedPipe:
         return 0     # the reader of a listing has seen enough
+
+
+def use_debug_folders(parsed):
+    """--debuginfo: folders to look for separate debug files in."""
+    folders = [folder for text in parsed.get("debuginfo", ()) for folder in text.split(":") if folder]
+    if folders:
+        from rawbpf.elf import symbols
+        symbols.DEBUG_FOLDERS[:] = folders
+
+
+def use_traceable_functions(parsed):
+    """--traceable-functions"""
+    path = parsed.get("traceable")
+    if path:
+        from rawbpf.sources import kallsyms
+        if not os.access(path, os.R_OK):
+            raise Failure("cannot read '%s'" % path)
+        kallsyms.TRACEABLE_FILE = path
 
 
 def info():
@@ -131,7 +156,7 @@ def check(parsed):
     if parsed.get("list"):
         for option in OPTIONS:
             if option.dest in parsed.values and option.dest not in ("list", "program", "pid", "verbose", "format",
-                                                                      "no_warnings"):
+                                                                      "no_warnings", "debuginfo", "traceable"):
                 raise UsageError("-l does not go with '%s'" % ("--" + option.long if option.long else "-" + option.short))
     for stage in stages(parsed):
         if stage not in STAGES:
