@@ -477,16 +477,14 @@ class Dwarf:
         return table.line(vaddr) if table is not None else None
 
     @checked
-    def addresses(self, file, line):
+    def addresses(self, file, line, column=None):
         """(line, [addresses]): where the code of a source line begins, once for each copy of it, and
-        which line that is: the next one with code when the line itself has none. `file` is a path or
-        the end of one. None when no unit was made from that file or nothing follows the line."""
+        which line that is: the next one with code when the line itself has none. With a `column`, where the
+        statements begin that begin there. `file` is a path or the end of one. None when no unit was made from that
+        file or nothing follows the line."""
         best = None
-        for unit in self.info.units:
-            if unit.kind in (2, 6) or unit.top()[0] not in (d.COMPILE_UNIT, d.SKELETON):
-                continue
-            table = self._line_table(unit)
-            found = table.addresses(file, line) if table is not None else None
+        for table in self._line_tables():
+            found = table.addresses(file, line, column)
             if found and (best is None or found[0] < best[0]):
                 best = found[0], list(found[1])
             elif found and found[0] == best[0]:
@@ -494,13 +492,24 @@ class Dwarf:
         return (best[0], sorted(set(best[1]))) if best else None
 
     @checked
-    def files(self):
-        """The source files that code comes from, each once."""
-        found = {}
+    def columns(self, file, line):
+        """The columns at which statements of a line begin."""
+        return sorted({column for table in self._line_tables() for column in table.columns(file, line)})
+
+    def _line_tables(self):
+        """The line table of every unit that has one."""
         for unit in self.info.units:
             if unit.kind not in (2, 6) and unit.top()[0] in (d.COMPILE_UNIT, d.SKELETON):
                 table = self._line_table(unit)
-                found.update(dict.fromkeys(table.files if table is not None else ()))
+                if table is not None:
+                    yield table
+
+    @checked
+    def files(self):
+        """The source files that code comes from, each once."""
+        found = {}
+        for table in self._line_tables():
+            found.update(dict.fromkeys(table.files))
         return list(found)
 
 

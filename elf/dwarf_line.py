@@ -131,6 +131,7 @@ class LineTable:
             found.sort()
             self._rows = (array("Q", [r[0] for r in found]), array("q", [r[2] for r in found]),
                           array("I", [r[3] for r in found]))
+            self._columns = array("I", [r[4] for r in found])
         return self._rows
 
     def _run(self):
@@ -140,7 +141,7 @@ class LineTable:
         jump = (255 - first) // span * minimum
         rows, add = [], None
         add = rows.append
-        address, file, line, statement, count = 0, 1, 1, self.default_statement, 0
+        address, file, line, column, statement, count = 0, 1, 1, 0, self.default_statement, 0
         mask = (1 << 64) - 1
         while at < end:
             opcode = data[at]
@@ -150,10 +151,10 @@ class LineTable:
                 address += opcode // span * minimum
                 line += base + opcode % span
                 count += 1
-                add((address & mask, count, line if statement else -line, file))
+                add((address & mask, count, line if statement else -line, file, column))
             elif opcode == 1:                   # copy
                 count += 1
-                add((address & mask, count, line if statement else -line, file))
+                add((address & mask, count, line if statement else -line, file, column))
             elif opcode == 2:
                 step, at = uleb(data, at)
                 address += step * minimum
@@ -162,6 +163,8 @@ class LineTable:
                 line += step
             elif opcode == 4:
                 file, at = uleb(data, at)
+            elif opcode == 5:
+                column, at = uleb(data, at)
             elif opcode == 6:
                 statement = not statement
             elif opcode == 8:                   # const_add_pc
@@ -173,16 +176,16 @@ class LineTable:
                 length, at = uleb(data, at)
                 code = data[at] if length else 0
                 if code == 1:                   # end_sequence
-                    add((address & mask, 0, 0, 0))
-                    address, file, line, statement = 0, 1, 1, self.default_statement
+                    add((address & mask, 0, 0, 0, 0))
+                    address, file, line, column, statement = 0, 1, 1, 0, self.default_statement
                 elif code == 2:
                     address = number(data, at + 1, min(length - 1, size) if length > 1 else 0)
                 at += length
-            elif opcode not in (5, 7, 10, 11, 12) or opcode == 5 or opcode == 12:
-                # set_column, set_isa, and those that a later version may add
+            elif opcode not in (7, 10, 11):
+                # set_isa, and those that a later version may add
                 for _ in range(self.operands[opcode - 1]):
                     _, at = uleb(data, at)
-            if not 0 <= line < 1 << 31 or file >= 1 << 31:
+            if not 0 <= line < 1 << 31 or file >= 1 << 31 or column >= 1 << 31:
                 raise ElfError(self.path, None, "a line program leaves all bounds")
         return rows
 
@@ -197,12 +200,24 @@ class LineTable:
         file = files[at]
         return (self.files[file] if file < len(self.files) else "?", abs(lines[at]))
 
-    def addresses(self, file, line):
-        """(line, addresses) of a line's statements or those of the next line that has some; None."""
+    def columns(self, file, line):
+        """The columns at which statements of a line begin, sorted."""
+        wanted = {n for n, path in enumerate(self.files) if _same(path, file)}
+        _, lines, files = self.rows()
+        return sorted({c for l, f, c in zip(lines, files, self._columns) if l == line and f in wanted and c})
+
+    def addresses(self, file, line, column=None):
+        """(line, addresses) of a line's statements or those of the next line that has some; with a column, of the
+        statements that begin there. None: there are none."""
         wanted = {n for n, path in enumerate(self.files) if _same(path, file)}
         if not wanted:
             return None
         addresses, lines, files = self.rows()
+        if column is not None:
+            found = [addresses[at] for at, (l, f, c) in enumerate(zip(lines, files, self._columns))
+                     if l == line and f in wanted and c == column
+                     and not (at and lines[at - 1] == l and files[at - 1] == f and self._columns[at - 1] == c)]
+            return (line, found) if found else None
         nearest = min((l for l, f in zip(lines, files) if l >= line and f in wanted), default=None)
         if nearest is None:
             return None

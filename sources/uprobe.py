@@ -1,6 +1,7 @@
 """uprobe and uretprobe: any instruction of a program or library, or a function's return.
 
     uprobe:BINARY:FUNCTION[+OFFSET]   uprobe:BINARY:0xADDRESS   uprobe:libc:mallo*   uprobe:FUNCTION (-p)
+    uprobe:BINARY:cpp:"ns::f(int)"   uprobe:BINARY@FILE.c:LINE[:COLUMN]
 
 BINARY is a path, a name that PATH or the dynamic linker's cache finds, or has wildcards. ADDRESS is a
 virtual address of the file, as nm and objdump print it. Many places in one file are attached by one
@@ -31,6 +32,7 @@ class Spec(NamedTuple):
     language: str = ""  #: "cpp": `function` is a demangled name
     source: str = ""  #: a source file, with `line`
     line: int = 0
+    column: object = None  #: with `line`: of a statement, int or None
 
 
 class Uprobe(Source):
@@ -66,15 +68,16 @@ class Uprobe(Source):
         return Spec(binary, text, 0, None, text)
 
     def _source_place(self, parts):
-        """uprobe:BINARY@FILE:LINE"""
+        """uprobe:BINARY@FILE:LINE[:COLUMN]"""
         if self.retprobe:
             raise SourceError("Source code location not allowed")
         binary, _, file = parts[0].rpartition("@")
-        if not binary or not file or len(parts) != 2:
-            raise SourceError("Invalid uprobe arguments, expected format: uprobe:TARGET@FILE:LINE")
+        if not binary or not file:
+            raise SourceError("Invalid uprobe arguments, expected format: uprobe:TARGET@FILE:LINE[:COLUMN]")
         if has_wildcard(binary):
             raise SourceError("Cannot use wildcards with source code location")
-        return Spec(binary, "", 0, None, parts[1], "", file, number(parts[1], "line number"))
+        column = number(parts[2], "column number") if len(parts) == 3 else None
+        return Spec(binary, "", 0, None, ":".join(parts[1:]), "", file, number(parts[1], "line number"), column)
 
     def binaries(self, spec, target):
         if not spec.binary:
@@ -153,12 +156,17 @@ class Uprobe(Source):
         if binary.dwarf is None:
             raise SourceError("No DWARF debug info found for '%s', cannot attach by source code location."
                               % binary.shown)
-        found = binary.dwarf.addresses(spec.source, spec.line)
+        found = binary.dwarf.addresses(spec.source, spec.line, spec.column)
+        if not found and spec.column is not None:
+            columns = binary.dwarf.columns(spec.source, spec.line)
+            raise SourceError("%s has no statement at line %d, column %d of %s" % (binary.shown, spec.line, spec.column, spec.source),
+                              ["uprobe:%s@%s:%d:%d" % (quote(binary.shown), spec.source, spec.line, c) for c in columns], missing=True)
         if not found:
             raise SourceError("%s has no code of line %d of %s" % (binary.shown, spec.line, spec.source),
                               missing=True)
         line, places = found
-        points = [self._place(binary, "%s:%d" % (spec.source, line), place, target) for place in places]
+        text = "%s:%d" % (spec.source, line) + ("" if spec.column is None else ":%d" % spec.column)
+        points = [self._place(binary, text, place, target) for place in places]
         if line != spec.line:
             points[0].warning = "line %d of %s has no code: line %d is probed" % (spec.line, spec.source, line)
         for point in points:

@@ -475,3 +475,33 @@ def test_source_line(calls):
     assert seen.hits >= 4
     with pytest.raises(SourceError, match="no code of line 9999"):
         sources.expand("uprobe:%s@calls.c:9999" % calls)
+
+
+COLUMNS = """
+volatile int sink;
+__attribute__((noinline)) void both(int n)
+{
+    sink += n; sink *= 2; sink -= n;
+}
+int main(void) { for (int i = 1; i < 4; i++) both(i); return 0; }
+"""
+
+
+def test_source_column():
+    """Three statements on a line: gcc gives each the column of its operator."""
+    program = compile_c(COLUMNS, "-O0", name="columns")
+    line = COLUMNS.split("\n").index("    sink += n; sink *= 2; sink -= n;") + 1
+    columns = [COLUMNS.split("\n")[line - 1].index(text) for text in ("+=", "*=", "-=")]
+    (wrong,) = [pytest.raises(SourceError, sources.expand, "uprobe:%s@columns.c:%d:999" % (program, line))]
+    offered = [int(hint.rsplit(":", 1)[1]) for hint in wrong.value.hints]
+    assert offered == [c + 1 for c in columns]
+    places = []
+    for column in offered:
+        (point,) = sources.expand("uprobe:%s@columns.c:%d:%d" % (program, line, column))
+        assert point.name == "uprobe:%s@columns.c:%d:%d" % (program, line, column)
+        places.append(point.vaddr)
+    assert places == sorted(set(places))
+    for column in offered:
+        with tracing("uprobe:%s@columns.c:%d:%d" % (program, line, column)) as seen:
+            run(program)
+        assert seen.hits == 3
