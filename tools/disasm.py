@@ -170,8 +170,8 @@ def loaded(parsed):
     from rawbpf.loader import ids
     from rawbpf.loader.program import Program
     for number in parsed.get("id", ()):
-        if not number.isdigit():
-            raise UsageError("--id takes a number, not '%s'" % number)
+        if not re.match(r"[0-9]{1,10}$", number) or int(number) >> 32:
+            raise UsageError("--id takes a number of 32 bits, not '%s'" % number)
         yield Program.from_id(int(number))
     for path in parsed.get("pin", ()):
         yield Program.pinned(path)

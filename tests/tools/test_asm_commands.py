@@ -294,7 +294,8 @@ def test_options(run):
     assert "--format takes raw, elf, c-array, json" in one_error(run("asm", "-f", "exe", "x"))
     assert "a file is needed" in one_error(run("asm"))
     assert "what to disassemble" in one_error(run("disasm"))
-    assert "--id takes a number" in one_error(run("disasm", "--id", "x"))
+    for wrong in ("x", "-1", "", "\u00b2", "4294967296", "9" * 5000):
+        assert "--id takes a number" in one_error(run("disasm", "--id", wrong))
     assert "raw bytes cannot say" in one_error(run("asm", "-", stdin=b"r1 = map[m] ll\nexit\n"))
     for command in ("asm", "disasm", "compile", "verify", "run"):
         status, out, _ = run(command, "--help")
