@@ -1,5 +1,6 @@
 """`map event_pipe`: what programs write into a perf event array, as it comes, until interrupted."""
 
+import signal
 import sys
 
 from .output import hex_lines, hex_list
@@ -22,16 +23,38 @@ def pipe(session, words, item):
     with PerfBuffer(item, 16, places=places, time=True) as reader:
         if session.json is not None:
             session.json.open("[")
-        try:
-            while True:
+        with Interrupt() as asked:      # a record is never cut in two
+            while not asked:
                 if reader.wait(0.2):
                     for cpu, time, what in reader.events():
                         _show(session, cpu, places[cpu] if places else cpu, time, what)
                     if session.write == sys.stdout.write:
                         sys.stdout.flush()
-        except KeyboardInterrupt:
-            if session.json is not None:
-                session.json.close("]")
+        if session.json is not None:
+            session.json.close("]")
+
+
+class Interrupt:
+    """While open, SIGINT, SIGTERM and SIGHUP only make it true."""
+
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self):
+        self._asked = False
+
+    def __bool__(self):
+        return self._asked
+
+    def _ask(self, *_):
+        self._asked = True
+
+    def __enter__(self):
+        self._before = [(number, signal.signal(number, self._ask)) for number in self._SIGNALS]
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._before:
+            signal.signal(number, handler)
 
 
 def _show(session, cpu, index, time, what):
