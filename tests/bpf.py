@@ -68,6 +68,7 @@ class ProgramInfo(NamedTuple):
     jited: int       # bytes of machine code
     run_time_ns: int
     run_cnt: int
+    type: int        # enum bpf_prog_type
 
 
 def program_info(number):
@@ -80,7 +81,7 @@ def program_info(number):
         os.close(fd)
     jited, translated = struct.unpack_from("=II", info, 16)
     return ProgramInfo(info.raw[64:80].split(b"\0")[0].decode(), translated // 8, jited,
-                       *struct.unpack_from("=QQ", info, 192))
+                       *struct.unpack_from("=QQ", info, 192), struct.unpack_from("=I", info)[0])
 
 
 def enable_stats():

@@ -24,6 +24,18 @@ def _processes():
     return filter(str.isdigit, os.listdir("/proc"))
 
 
+_STRUCT_OPS = 27        # enum bpf_prog_type
+
+
+def _lingers(number):
+    """Is it a program of a struct_ops map, which the kernel frees when every task of the machine has been off its CPU
+    once? On a busy machine that is minutes."""
+    try:
+        return bpf.program_info(number).type == _STRUCT_OPS
+    except OSError:
+        return False
+
+
 def orphaned_programs(before, patience=3.0):
     """Ids of programs that are not in `before` and that nobody holds, after up to `patience` s.
 
@@ -36,7 +48,7 @@ def orphaned_programs(before, patience=3.0):
             return new
         gc.collect()
         held = set().union(*map(bpf.held_by, _processes()))
-        new = (new - held) & bpf.program_ids()
+        new = {number for number in (new - held) & bpf.program_ids() if not _lingers(number)}
         if not new or time.monotonic() > end:
             return new
         time.sleep(0.1)

@@ -100,18 +100,19 @@ def _load(obj, parsed):
     elif not names:
         raise maps_refused
     with LinkGroup() as links:
+        attached = {}
         if parsed.get("attach"):
-            failed |= _attach(obj, rows, links)
+            failed |= _attach(obj, rows, links, attached)
         if parsed.get("pin"):
-            _pin(obj, rows, links, parsed.get("pin"))
-        _report(obj, rows, parsed)
+            _pin(obj, rows, attached, parsed.get("pin"))
+        _report(obj, rows, attached, parsed)
         if parsed.get("attach") and not parsed.get("pin") and len(links):
             _wait()
     return 1 if failed else 0
 
 
-def _attach(obj, rows, links):
-    """Attaches what can be; puts "attached" into the rows. -> did one fail"""
+def _attach(obj, rows, links, attached):
+    """Attaches what can be; puts "attached" into the rows, the links by name into `attached`. -> did one fail"""
     from rawbpf.loader import KernelError, ObjectError
     failed = False
     for row in rows:
@@ -119,14 +120,23 @@ def _attach(obj, rows, links):
         row["attached"] = False
         if row["loaded"] and program.attachable:
             try:
-                links.add(program.attach())
+                attached[program.name] = program.attach()
+                links.add(attached[program.name])
                 row["attached"] = True
             except (KernelError, ObjectError) as error:
                 row["error"], failed = str(error), True
+    for each in obj.struct_ops:
+        if each.map is not None:
+            try:
+                attached[each.name] = each.attach()
+                links.add(attached[each.name])
+            except (KernelError, ObjectError) as error:
+                sys.stderr.write("ERROR: %s\n" % error)
+                failed = True
     return failed
 
 
-def _pin(obj, rows, links, folder):
+def _pin(obj, rows, attached, folder):
     """Pins the programs under their names, links as NAME_link; takes all back when one cannot be."""
     import os
     made = []
@@ -134,9 +144,11 @@ def _pin(obj, rows, links, folder):
         if not os.path.isdir(folder):
             os.mkdir(folder)
             made.append((os.rmdir, folder))
-        attached = [row["name"] for row in rows if row.get("attached")]
         things = [(name, obj.programs[name].program) for name in (row["name"] for row in rows if row["loaded"])]
-        things += [(name + "_link", link) for name, link in zip(attached, links.links)]
+        for name, link in attached.items():
+            parts = getattr(link, "links", None)        # of a probe with several places
+            things += [(name + "_link", link)] if parts is None else [
+                ("%s_link%s" % (name, number or ""), part) for number, part in enumerate(parts)]
         for name, thing in things:
             path = os.path.join(folder, name)
             thing.pin(path)
@@ -150,9 +162,12 @@ def _pin(obj, rows, links, folder):
             row["pinned"] = os.path.join(folder, row["name"])
 
 
-def _report(obj, rows, parsed):
+def _report(obj, rows, attached, parsed):
     maps = [{"name": name, "type": each.type, "key_size": each.key_size, "value_size": each.value_size,
              "max_entries": each.map.max_entries} for name, each in obj.maps.items() if each.map is not None]
+    for row in maps:
+        if row["type"] == "struct_ops" and parsed.get("attach"):
+            row["attached"] = row["name"] in attached
     if parsed.get("json"):
         import json
         print(json.dumps({"programs": rows, "maps": maps}), flush=True)
@@ -160,14 +175,15 @@ def _report(obj, rows, parsed):
     for row in rows:
         state = "attached" if row.get("attached") else "loaded" if row["loaded"] else "refused"
         print("%-8s  %s  (%s, section %s)" % (state, row["name"], row["type"] or "no type", row["section"]))
-        if row.get("attached") is False and row["loaded"] and not row.get("error"):
+        if row.get("attached") is False and row["loaded"] and not row.get("error") and row["type"] != "struct_ops":
             print("          not attached: its section does not say to what")
         if row.get("error"):
             print("          " + row["error"])
         if parsed.get("verbose") and row["log"]:
             print("          " + row["log"].rstrip().replace("\n", "\n          "))
     for each in maps:
-        print("map       %(name)s  (%(type)s, key %(key_size)d, value %(value_size)d, %(max_entries)d entries)" % each)
+        print("registered" if each.get("attached") else "map      ", end="")
+        print(" %(name)s  (%(type)s, key %(key_size)d, value %(value_size)d, %(max_entries)d entries)" % each)
     sys.stdout.flush()
 
 

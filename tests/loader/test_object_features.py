@@ -71,6 +71,20 @@ def test_a_struct_of_functions_with_a_link(network):
             transfer("rawbpf_other")
 
 
+def test_the_command_registers_it(network, rawbpf):
+    import json
+    import signal
+    process = rawbpf.start("load", compile_bpf("struct_ops.c"), "--attach", "--json")
+    answer = json.loads(process.stdout.readline())
+    assert [(each["name"], each["attached"]) for each in answer["maps"] if each["type"] == "struct_ops"] == [
+        ("plain", True)]
+    transfer("rawbpf_plain")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+    with pytest.raises(OSError):
+        transfer("rawbpf_plain")
+
+
 def test_one_struct_in_place_of_another(network):
     """A link of one struct_ops map is updated to another, as long as connections go on."""
     if kernel.release() < (6, 4):

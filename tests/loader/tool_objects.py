@@ -1,0 +1,146 @@
+"""Objects that other people wrote, beside libbpf: which of them load as they are, and attach.
+
+    python -m tests.loader.tool_objects collect FOLDER      fetch them, and bpftool, as files into FOLDER
+    python -m tests.loader.tool_objects compare FOLDER      load (and attach) each with bpftool and with rawbpf
+
+The first is for the host, the second for any kernel: python -m tests.vm --kernel 6.12 --add FOLDER=/objects
+--shell 'python3 -m tests.loader.tool_objects compare /objects'. The objects are those in Debian's libbpf-tools (cut
+out of its programs) and beside its xdp-tools.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+EM_BPF = 247
+
+
+def embedded(data):
+    """The BPF objects inside a program that was built with a libbpf skeleton."""
+    at = data.find(b"\x7fELF", 4)
+    while at >= 0:
+        head = data[at:at + 64]
+        if len(head) == 64 and struct.unpack_from("<H", head, 18)[0] == EM_BPF:
+            shoff, = struct.unpack_from("<Q", head, 40)
+            entry, count = struct.unpack_from("<HH", head, 58)
+            yield data[at:at + shoff + entry * count]
+        at = data.find(b"\x7fELF", at + 4)
+
+
+def libbpf_tools(folder):
+    """Paths of the objects in libbpf-tools, put into a folder."""
+    from tests.debian import Suite
+    root, found = Suite("sid").root("libbpf-tools", ["libbpf-tools"]), []
+    for path in sorted((root / "usr/sbin").iterdir()):
+        if path.is_file():
+            for number, data in enumerate(embedded(path.read_bytes())):
+                target = Path(folder) / ("%s.%d.bpf.o" % (path.name, number))
+                target.write_bytes(data)
+                found.append(target)
+    return found
+
+
+def xdp_tools():
+    """Paths of the objects of xdp-tools."""
+    from tests.debian import Suite
+    root = Suite("sid").root("xdp-tools", ["xdp-tools"])
+    return sorted((root / "usr/lib/x86_64-linux-gnu/bpf").glob("*.o"))
+
+
+def collect(folder):
+    from tests import peers
+    os.makedirs(folder, exist_ok=True)
+    libbpf_tools(folder)
+    for path in xdp_tools():
+        shutil.copy(path, folder)
+    home = peers.root()
+    command = peers.command("bpftool")
+    libraries = subprocess.run(command[:-1] + ["--list", command[-1]], capture_output=True, text=True).stdout
+    if "=>" not in libraries:
+        libraries = subprocess.run([command[0], "--library-path", command[command.index("--library-path") + 1], "--list",
+                                    command[-1]], capture_output=True, text=True, check=True).stdout
+    place = Path(folder) / "bpftool"
+    place.mkdir(exist_ok=True)
+    for line in libraries.splitlines():
+        if "=> /" in line:
+            path = line.split("=> ")[1].split()[0]
+            shutil.copy(path, place / os.path.basename(line.split()[0]))
+    shutil.copy(home / peers.LINKER, place / "ld.so")
+    shutil.copy(command[-1], place / "bpftool")
+
+
+def bpftool(folder):
+    place = Path(folder) / "bpftool"
+    return [str(place / "ld.so"), "--library-path", str(place), str(place / "bpftool")]
+
+
+def enter(bpffs):
+    from tests import peers
+    peers.private_mounts()
+    peers.mount("bpf", bpffs, "bpf")
+    peers.mount(bpffs, "/sys/fs/bpf", bind=True)      # where libbpf pins maps by name
+    if not os.path.isdir("/sys/kernel/tracing/events"):
+        peers.mount("none", "/sys/kernel/tracing", "tracefs")
+
+
+def theirs(command, path, *words):
+    """(does bpftool load it, what it says)"""
+    with tempfile.TemporaryDirectory() as bpffs:
+        done = subprocess.run([*command, "prog", "loadall", str(path), os.path.join(bpffs, "all"), *words],
+                              preexec_fn=lambda: enter(bpffs), capture_output=True, text=True, timeout=300)
+    return done.returncode == 0, done.stderr
+
+
+OURS = """
+import os, sys
+from tests.loader.tool_objects import enter
+path, bpffs, attach = sys.argv[1:]
+enter(bpffs)
+from rawbpf.loader import KernelError, Object, ObjectError
+try:
+    with Object.open(path, pin_root=bpffs) as obj:
+        obj.load()
+        if attach == "attach":
+            obj.attach().close()
+except (KernelError, ObjectError) as error:
+    print(error)
+"""
+
+
+def ours(path, attach=False):
+    """(do we load it, why not)"""
+    with tempfile.TemporaryDirectory() as bpffs:
+        done = subprocess.run([sys.executable, "-c", OURS, str(path), bpffs, "attach" if attach else ""],
+                              capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, "%s: %s" % (path, done.stderr)
+    return not done.stdout, done.stdout.strip()
+
+
+def compare(folder):
+    """Prints a line for each that goes another way, then the counts -> how many went another way."""
+    command, other = bpftool(folder), 0
+    counts = {"load": [0, 0, 0], "attach": [0, 0, 0]}       # both, neither, one
+    for path in sorted(Path(folder).glob("*.o")):
+        for what, words in (("load", ()), ("attach", ("autoattach",))):
+            (they, said), (we, why) = theirs(command, path, *words), ours(path, what == "attach")
+            counts[what][0 if they and we else 1 if not they and not we else 2] += 1
+            if they != we:
+                other += 1
+                last = [line for line in said.strip().splitlines() if line][-2:]
+                print("%s %s: libbpf %s, rawbpf %s: %s %s" % (what, path.name, they, we, why, " / ".join(last)), flush=True)
+            elif not we and "-v" in sys.argv:
+                print("%s %s: neither: %s" % (what, path.name, why), flush=True)
+            if not they and what == "load":
+                break
+    for what, (both, neither, one) in counts.items():
+        print("%s: %d objects, with libbpf and with rawbpf; %d with neither, %d with one of them" % (
+            what, both, neither, one), flush=True)
+    return other
+
+
+if __name__ == "__main__":
+    sys.exit(collect(sys.argv[2]) if sys.argv[1] == "collect" else bool(compare(sys.argv[2])))
