@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
@@ -21,7 +22,6 @@ def block(start):
     return "\n".join(lines)
 
 
-@pytest.mark.root
 def test_the_builders_example_prints_what_it_says():
     source = block("from rawbpf.asm.builder import *")
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
@@ -29,7 +29,6 @@ def test_the_builders_example_prints_what_it_says():
     assert done.stdout.split() == re.findall(r"print\(.*# (\S+)$", source, re.M) != []
 
 
-@pytest.mark.root
 def test_the_program_that_is_run(tmp_path):
     shown = block("# cat first-word.s")
     source, command, output = re.match(r"# cat first-word\.s\n(.*?)# rawbpf (run [^\n]*)\n(.*)", shown, re.S).groups()
