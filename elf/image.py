@@ -85,6 +85,8 @@ class Image:
     `find` (bytes, mmap). Attributes: `path`, `buffer`, `bits` (32/64), `order` ("<" or ">"),
     `type` ("EXEC", "DYN", "REL", "CORE"), `machine` ("x86_64", "aarch64", ...), `entry`."""
 
+    file_base = 0       #: where the image begins in its file: not 0 for a library in an archive
+
     def __init__(self, buffer, path="<memory>"):
         self.path = path
         self.buffer = buffer

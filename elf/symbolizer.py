@@ -320,7 +320,7 @@ class ProcessSymbols:
         places = []
         if symbols is not None and found.module == mapping.path:
             try:
-                vaddr = symbols.image.vaddr(address - mapping.start + mapping.offset)
+                vaddr = _vaddr(symbols.image, mapping, address)
             except ElfError:
                 vaddr = None
             if vaddr is not None:
@@ -332,7 +332,7 @@ class ProcessSymbols:
         if symbols is None:
             return None
         try:
-            vaddr = symbols.image.vaddr(address - mapping.start + mapping.offset)
+            vaddr = _vaddr(symbols.image, mapping, address)
             found = symbols.at(vaddr) if vaddr is not None else None
         except ElfError:
             return None
@@ -344,7 +344,8 @@ class ProcessSymbols:
         if not mapping.is_file:
             return None
         key = (mapping.device, mapping.inode, mapping.path, mapping.deleted)
-        return self.cache.get(key, lambda: self._open(mapping))
+        found = self.cache.get(key, lambda: self._open(mapping))
+        return found.symbols_at(mapping.offset) if hasattr(found, "symbols_at") else found
 
     def _open(self, mapping):
         if not mapping.deleted:
@@ -355,7 +356,7 @@ class ProcessSymbols:
                 status = None
             # another inode on the same device: the file was replaced since it was mapped
             if status is not None and (status.st_ino == mapping.inode or status.st_dev != mapping.device):
-                return Symbols(Image.open(path), self.root)
+                return _opened(path, self.root)
         if self.pid is None:
             return None
         return Image.open("/proc/%d/map_files/%x-%x" % (self.pid, mapping.start, mapping.end))
@@ -367,6 +368,23 @@ class ProcessSymbols:
             root = "" if self.root == "/" else self.root
             self._perf_map = PerfMap("%s/tmp/perf-%d.map" % (root, self._inner_pid))
         return self._perf_map.resolve(address)
+
+
+def _opened(path, root):
+    """Symbols of a file, or the archive.Archive that it is."""
+    try:
+        return Symbols(Image.open(path), root)
+    except ElfError:
+        with open(path, "rb") as file:
+            if file.read(4) != b"PK\3\4":
+                raise
+        from .archive import Archive
+        return Archive(path)
+
+
+def _vaddr(image, mapping, address):
+    """The virtual address of a process's address in the image that is mapped there."""
+    return image.vaddr(address - mapping.start + mapping.offset - image.file_base)
 
 
 def _frames(found, places):

@@ -23,6 +23,7 @@ class Binary:
         self.path = path
         self._image = self._symbols = None
         self._dwarf = False
+        self._named_types = {}
 
     @property
     def image(self):
@@ -61,6 +62,13 @@ class Binary:
                 self._dwarf = None
         return self._dwarf
 
+    def named_type(self, kind, name):
+        """The type that DWARF calls `name`, of a kind ("" for typedefs), or None."""
+        key = kind or "typedef", name
+        if key not in self._named_types:
+            self._named_types[key] = self.dwarf.find(name, key[0]) if self.dwarf is not None else None
+        return self._named_types[key]
+
     def file_offset(self, vaddr):
         """Where the code at virtual address `vaddr` is in the file; SourceError lists the ranges
         that hold code when it is in none."""
@@ -76,46 +84,17 @@ class Archived(Binary):
     dynamic linker of some systems maps it: "app.apk!/lib/libx.so"."""
 
     def __init__(self, shown, archive, member):
+        from rawbpf.elf.archive import Archive
+        from rawbpf.elf.image import ElfError
+
         super().__init__(shown, archive)
-        self.member = member
-        self.base, self.length = self._find()
-
-    def _find(self):
-        import struct
-        import zipfile
-
         try:
-            with zipfile.ZipFile(self.path) as archive, open(self.path, "rb") as file:
-                entry = archive.getinfo(self.member)
-                file.seek(entry.header_offset + 26)  # local file header: lengths of name and extra
-                name, extra = struct.unpack("<HH", file.read(4))
+            self._image = Archive(archive).image(member)
         except KeyError:
-            raise SourceError("%s has no member %s" % (self.path, self.member), missing=True) from None
-        except (OSError, zipfile.BadZipFile, struct.error) as error:
-            raise SourceError("%s: %s" % (self.path, error)) from None
-        if entry.compress_type != zipfile.ZIP_STORED:
-            raise SourceError("%s is compressed in its archive, so no process can run it from there"
-                              % self.shown)
-        base = entry.header_offset + 30 + name + extra
-        if base % 4096:
-            raise SourceError("%s does not begin on a page boundary of its archive, so no process can "
-                              "run it from there" % self.shown)
-        return base, entry.file_size
-
-    @property
-    def image(self):
-        if self._image is None:
-            import mmap
-
-            from rawbpf.elf.image import ElfError, Image
-
-            try:
-                with open(self.path, "rb") as file:
-                    data = mmap.mmap(file.fileno(), self.length, access=mmap.ACCESS_READ, offset=self.base)
-                self._image = Image(data, self.shown)
-            except (ElfError, OSError, ValueError) as error:
-                raise SourceError(str(error)) from None
-        return self._image
+            raise SourceError("%s has no member %s" % (self.path, member), missing=True) from None
+        except (ElfError, OSError) as error:
+            raise SourceError(str(error)) from None
+        self.base = self._image.file_base
 
 
 def resolve(name, target=Target()):

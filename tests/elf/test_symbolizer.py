@@ -2,10 +2,13 @@ import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from rawbpf.elf.image import Image
 from rawbpf.elf.symbolizer import KernelSymbols, ProcessSymbols, Resolved, SymbolCache, read_maps
+from rawbpf.elf.symbols import Symbols
 from tests.cc import compile_c
 from tests.elf.files import run
 
@@ -228,3 +231,28 @@ def test_the_clock():
                 symbols.resolve(child.addresses[0] + offset % 8)
             took.append(time.process_time() - start)
         assert min(took) < 0.1
+
+
+@pytest.mark.parametrize("stored", (True, False))
+def test_a_library_mapped_out_of_a_zip_archive(tmp_path, stored):
+    import zipfile
+    library = compile_c("int zipped(int x) { return x + 1; }", "-shared", "-fPIC", "-O1", name="libzipped.so")
+    archive = tmp_path / "app.zip"
+    entry = zipfile.ZipInfo("lib/libzipped.so")
+    entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+    entry.extra = (b"\xff\xff" + (4062 - len(entry.filename)).to_bytes(2, "little")).ljust(4066 - len(entry.filename), b"\0")
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("notes.txt", b"x" * (8192 - 39))        # the library is the second member, on a page boundary
+        packed.writestr(entry, Path(library).read_bytes())
+    with zipfile.ZipFile(archive) as packed:
+        place = packed.getinfo(entry.filename).header_offset + 4096
+    assert place == 8192 + 4096
+    image = Image.open(library)
+    zipped = Symbols(image).find("zipped").value
+    status = archive.stat()
+    maps = "7f0000000000-7f0000010000 r-xp %08x %02x:%02x %d %s\n" % (
+        place, os.major(status.st_dev), os.minor(status.st_dev), status.st_ino, archive)
+    with ProcessSymbols(maps) as symbols:
+        found = symbols.resolve(0x7f0000000000 + image.file_offset(zipped) + 1)
+        assert found == (("zipped", 1, str(archive)) if stored else None)
+        assert [f.name for f in symbols.frames(0x7f0000000000 + image.file_offset(zipped))] == (["zipped"] if stored else [])

@@ -114,8 +114,8 @@ class Unwinder:
 
     def _table(self, symbols, mapping):
         """(bias, directory) for a mapping; directory 0 where there is no table."""
-        key = mapping.device, mapping.inode, mapping.path, mapping.deleted
         image = symbols.image(mapping)
+        key = mapping.device, mapping.inode, mapping.path, mapping.deleted, image.file_base if image is not None else 0
         if key not in self._tables:
             self._tables[key] = self._make(image)
         first, made, written = self._tables[key]
@@ -126,7 +126,7 @@ class Unwinder:
                 self._tables[key] = 0, None, False
                 return 0, 0
             self._tables[key] = first, made._replace(lows=None, rules=None), True
-        vaddr = image.vaddr(mapping.offset)
+        vaddr = image.vaddr(mapping.offset - image.file_base)
         return (mapping.start - vaddr + made.base, first) if vaddr is not None else (0, 0)
 
     def _make(self, image):
