@@ -34,6 +34,15 @@ def _permission(error):
 
 
 @functools.lru_cache(maxsize=None)
+def has_syscall():
+    """Is there bpf(2) at all (CONFIG_BPF_SYSCALL)?"""
+    try:
+        syscalls.bpf("prog_load")
+    except OSError as error:
+        return error.errno != errno.ENOSYS
+    return True
+
+
 def has_map(type):
     """Does the kernel have this map type (a name of uapi.MAP_TYPES)?"""
     number(MAP_TYPES, type, "map type")

@@ -111,6 +111,16 @@ def has_capability(name):
     return bool(int(found.group(1), 16) >> CAPABILITIES[name] & 1)
 
 
+def drop_capabilities():
+    """Gives up every capability of this thread for good: capset(2)."""
+    import ctypes
+    libc = ctypes.CDLL(None, use_errno=True)
+    head = (ctypes.c_uint32 * 2)(0x20080522, 0)     # _LINUX_CAPABILITY_VERSION_3
+    if libc.capset(head, (ctypes.c_uint32 * 6)()):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
 def in_user_namespace():
     """Is this another user namespace than the initial one, whose capabilities do not count?"""
     return (_read("/proc/self/uid_map") or "").split() != ["0", "0", "4294967295"]

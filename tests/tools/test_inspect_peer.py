@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 
 import pytest
 
@@ -194,3 +195,12 @@ def test_features(words):
 def test_builtins(group):
     same("feature", "list_builtins", group)
     same("feature", "list_builtins", group, "-j")
+
+
+def test_features_of_an_unprivileged_user():
+    """In JSON: what bpftool finds that a user without capabilities can do here."""
+    done = subprocess.run(command("bpftool", "feature", "probe", "unprivileged", "-j"), stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, universal_newlines=True)
+    ours = subprocess.run([sys.executable, "-m", "rawbpf.tools", "feature", "probe", "unprivileged", "-j"],
+                          stdout=subprocess.PIPE, universal_newlines=True)
+    assert ours.returncode == 0 and json.loads(ours.stdout) == json.loads(done.stdout)

@@ -3,7 +3,7 @@
 from .command import run_object
 from .words import fail
 
-USAGE = """usage: rawbpf feature probe [kernel] [full] [macros [prefix PREFIX]]
+USAGE = """usage: rawbpf feature probe [kernel] [full] [unprivileged] [macros [prefix PREFIX]]
        rawbpf feature list_builtins { prog_types | map_types | attach_types | link_types | helpers }
 
 full: also the helpers whose probes leave warnings in the kernel's log.
@@ -83,10 +83,13 @@ class _Output:
 
 
 def probe(session, words):
-    full = macros = False
+    full = macros = unprivileged = False
     prefix = None
     while words:
-        option = words.need("kernel", "full", "macros", "prefix")
+        option = words.need("kernel", "dev", "full", "macros", "prefix", "unprivileged")
+        if option == "dev":
+            fail("not supported: probes of a device, because no driver that offloads BPF is at hand to check them with")
+        unprivileged = unprivileged or option == "unprivileged"
         full, macros = full or option == "full", macros or option == "macros"
         if option == "prefix":
             prefix = words.next("prefix")
@@ -95,10 +98,58 @@ def probe(session, words):
     if macros and session.json is not None:
         macros = False
     out = _Output(session, macros, prefix or "")
-    _system(out)
+    if unprivileged:
+        return _in_child(out, full)
     from rawbpf.loader import features
+    _probe(out, features, full)
+    return 0
+
+
+def _in_child(out, full):
+    """The probes in a process that has given up its capabilities."""
+    import os
+    import sys
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            from rawbpf.loader import kernel
+            kernel.drop_capabilities()
+            _probe(out, _Unprivileged(), full)
+            if out.json is not None:
+                out.json.end()
+            sys.stdout.flush()
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    out.session.json = None         # the child has written it
+    return status
+
+
+class _Unprivileged:
+    """loader.features, for which what this process may not do is not there."""
+
+    def __getattr__(self, name):
+        from rawbpf.loader import features
+        from rawbpf.loader.errors import KernelError
+        ask = getattr(features, name)
+
+        def answer(*arguments):
+            try:
+                return ask(*arguments)
+            except KernelError as error:
+                if error.errno not in (1, 13):
+                    raise
+                return False
+        return answer
+
+
+def _probe(out, features, full):
+    _system(out)
     out.section("syscall_config", "system call availability", "System call availability")
-    out.answer("bpf_syscall", "bpf() syscall", features.has_map("array"))
+    out.answer("bpf_syscall", "bpf() syscall", features.has_syscall())
     out.end_section()
     programs = _types(out, features)
     _helpers(out, features, programs, full)
@@ -117,7 +168,7 @@ def _system(out):
             value = kernel.sysctl(path)
             value = int(value) if value is not None and value.lstrip("-").isdigit() else None
             if out.json is not None:
-                out.field(name, value)
+                out.field(name, -1 if value is None else value)
             else:
                 out.session.write(_sysctl_text(subject, texts, value, name))
     config = kernel.config()
