@@ -64,22 +64,23 @@ class ObjectProgram:
         """The relocate.Linked instructions, as they are loaded but for the maps' descriptors."""
         return self._owner.linker.link(self.function)
 
-    def load(self, log_level=0):
-        """Loads it alone; the object's maps must be there (Object.load() does all that)."""
+    def load(self, log_level=0, **log):
+        """Loads it alone; the object's maps must be there (Object.load() does all that). `log`: log_size and log_end
+        of Program.load."""
         try:
-            self.program = self._load(log_level)
+            self.program = self._load(log_level, log)
             self.error = None
         except (KernelError, ObjectError) as error:
             self.error = error
             raise
 
-    def _load(self, log_level):
+    def _load(self, log_level, log):
         if self.type is None:
             raise ObjectError("program %s: the section name %r says no program type" % (self.name, self.section))
         owner, linked = self._owner, self.link()
         instructions, maps = self._with_maps(linked)
         options = dict(name=self.name, license=owner.file.license, flags=self.flags, ifindex=self.ifindex,
-                       expected_attach_type=self.expected_attach_type, log_level=log_level, maps=maps)
+                       expected_attach_type=self.expected_attach_type, log_level=log_level, maps=maps, **log)
         if self._kind and "usdt" in self._kind.options and self.expected_attach_type is None:
             from . import features
             if features.has_link("uprobe_multi"):       # all its places by one link

@@ -23,7 +23,7 @@ _TRACE = {"kprobe", "tracepoint", "perf_event", "raw_tracepoint", "raw_tracepoin
           "tracing", "lsm", "struct_ops", "ext"}
 _UNKNOWN_HELPER = re.compile(r"(?:invalid|unknown) func \S*#(\d+)")
 STDOUT, STDERR = 1, 2       # enum bpf_stream_id
-_LOG_FIRST, _LOG_MAX = 1 << 18, 1 << 24   # before 5.2 the kernel takes at most 16 MiB - 1
+_LOG_FIRST, LOG_MAX = 1 << 18, (1 << 24) - 1     # the kernel took no more before 5.2
 
 TestRun = collections.namedtuple("TestRun", "retval duration data ctx")
 TestRun.__doc__ = """What BPF_PROG_TEST_RUN gave: retval (unsigned 32 bits, as the ABI has it),
@@ -83,7 +83,7 @@ class Program(BpfObject):
     def load(cls, type, instructions, *, name="", license="GPL", maps=None,
              expected_attach_type=None, attach_btf_id=0, attach_prog=None, attach_btf_obj=None,
              flags=0, ifindex=0, btf=None, func_info=(0, b""), line_info=(0, b""), fd_array=(),
-             bind_fd_array=False, token=None, log_level=0, log_size=_LOG_FIRST):
+             bind_fd_array=False, token=None, log_level=0, log_size=_LOG_FIRST, log_end=False):
         """Loads instructions (a list of asm.Instruction or encoded bytes).
 
         type, expected_attach_type: names of PROG_TYPES and ATTACH_TYPES. maps: name -> Map, for the
@@ -91,7 +91,9 @@ class Program(BpfObject):
         (vmlinux when neither). func_info, line_info: (record size, bytes) with btf. fd_array: maps and
         BTF objects referred to by index (5.14+), bound to the program with bind_fd_array (6.14+).
         token: a kobject.Token that delegates the permission (6.9+).
-        log_level: 1 or 2 keep the log of a program that loads in `.log`; +4 for statistics.
+        log_level: 1 or 2 keep the log of a program that loads in `.log`; +4 for statistics. log_size: bytes to begin
+        with; log_end: where the kernel (6.4+) keeps the end of a log that is longer, that is enough, and no larger
+        buffer is tried. A log that is cut makes the kernel refuse any program: VerifierError with errno ENOSPC.
 
         VerifierError when the verifier refuses, KernelError when the kernel does otherwise.
         """
@@ -124,7 +126,7 @@ class Program(BpfObject):
         if attach_prog is not None or attach_btf_obj is not None:
             fields["attach_prog_fd"] = fd_of(attach_prog if attach_prog is not None else attach_btf_obj)
         call = "load of %s program%s" % (type, " " + name if name else "")
-        fd, log, error = _load_with_memlock(fields, log_level, log_size)
+        fd, log, error = _load_with_memlock(fields, log_level, log_size, log_end)
         if error is None:
             return cls(fd, type, name, log)
         if not log and not log_level:  # again, to hear why
@@ -246,6 +248,14 @@ class Program(BpfObject):
         timeouts): up to size bytes, b"" when there is no more (6.18+)."""
         return _read_stream(self, stream, size)
 
+    def assoc_struct_ops(self, map):
+        """Says for which struct_ops map the program calls kernel functions, where that is not its own (7.0+)."""
+        try:
+            syscalls.bpf("prog_assoc_struct_ops", map_fd=fd_of(map), prog_fd=self.fileno())
+        except OSError as error:
+            raise refused("association of program %s" % self.name, error, "bpf",
+                          invalid=introduced.needs("command", "prog_assoc_struct_ops", "this")) from None
+
     def test_run(self, data=None, ctx=None, *, repeat=1, data_size_out=None, ctx_size_out=None,
                  flags=0, cpu=0, batch_size=0):
         """Runs the program in the kernel with this packet and context -> TestRun.
@@ -324,8 +334,8 @@ def _test_run_text(type, code, data, ctx):
     return ""
 
 
-def _load(fields, log_level, log_size):
-    """(fd, log, error): one of fd and error. The log buffer grows until the log fits."""
+def _load(fields, log_level, log_size, log_end=False):
+    """(fd, log, error): one of fd and error. The log buffer grows until the log fits, or its end (log_end)."""
     if not log_level:
         try:
             return syscalls.bpf("prog_load", **fields), "", None
@@ -341,23 +351,25 @@ def _load(fields, log_level, log_size):
             fd, error = -1, caught
         # 6.4+ keeps the end of a log that is too long, says its true size and still ENOSPC.
         wanted = syscalls.ATTR["prog_load"].get(attr, "log_true_size")
-        if error is not None and error.errno == errno.ENOSPC and log_size < _LOG_MAX - 1:
-            log_size = min(max(log_size * 4, wanted), _LOG_MAX - 1)
+        if error is not None and error.errno == errno.ENOSPC and log_size < LOG_MAX and not (log_end and wanted):
+            log_size = min(max(log_size * 4, wanted), LOG_MAX)
             continue
         end = log.find(b"\0")
         return fd, log[:end if end >= 0 else len(log)].decode("utf-8", "replace"), error
 
 
-def _load_with_memlock(fields, log_level, log_size):
-    fd, log, error = _load(fields, log_level, log_size)
+def _load_with_memlock(fields, log_level, log_size, log_end):
+    fd, log, error = _load(fields, log_level, log_size, log_end)
     if error is not None and error.errno == errno.EPERM and kernel.charges_memlock():
         if kernel.raise_memlock():
-            fd, log, error = _load(fields, log_level, log_size)
+            fd, log, error = _load(fields, log_level, log_size, log_end)
     return fd, log, error
 
 
 def _refusal(call, error, log, type, code, instructions, attach_type):
     message = verifier.reason(log)
+    if log and error.errno == errno.ENOSPC and not message:
+        message = "the log is larger than its buffer"
     newer = introduced.needs("attach", attach_type) if error.errno in (errno.EINVAL, errno.ENOENT) else ""
     if newer:
         # the verifier's own words are of what it took the program for

@@ -58,12 +58,12 @@ class ObjectUnit(Unit):
             self._object.prepare([self.name])
             self._prepared = True
 
-    def load(self, log_level=0):
+    def load(self, log_level=0, **log):
         """The loaded Program. VerifierError, KernelError, ObjectError."""
         if self.error is not None:
             raise self.error
         self.make_maps()
-        self._program.load(log_level)
+        self._program.load(log_level, **log)
         return self._program.program
 
     def note_at(self, slot):

@@ -61,8 +61,8 @@ class Unit:
         self._maps[name] = made
         return made
 
-    def load(self, log_level=0):
-        """The loaded Program. VerifierError, KernelError."""
+    def load(self, log_level=0, **log):
+        """The loaded Program. `log`: log_size and log_end of Program.load. VerifierError, KernelError."""
         from rawbpf.loader.program import Program
         options = self.options()
         if len(self.starts) > 1 and "btf" not in options:
@@ -72,7 +72,7 @@ class Unit:
                 (index, name) for name, index in self.starts.items())])
             options.update(btf=BtfObject.load(data), func_info=info)
         return Program.load(self.type, self.instructions, name=self.name, license=self.license, maps=self.make_maps(),
-                            log_level=log_level, **options)
+                            log_level=log_level, **log, **options)
 
     def line_at(self, slot):
         """(file, line, text) of the instruction at a slot, or None."""

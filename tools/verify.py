@@ -5,8 +5,9 @@ Each program and kernel gives one record, a dict (the lines of --json):
     kernel, release, file, program, type, instructions (slots), accepted,
     processed, states, peak_states, max_states_per_insn, stack_depth (list), time_us   (null where unknown)
     refusal: null, or message, kind, cause, fix, slot, instruction, registers, file, line, text, path
-                      (slots), wide (slots of instructions that fill two)
-    error: "" or why it did not come as far as the verifier;  log: with --log-level and --annotate
+                      (slots; the end of it where it is long), wide (slots of instructions that fill two)
+    error: "" or why it did not come as far as the verifier
+    log, log_cut: with --log-level and --annotate; is a part of it missing, because it is larger than 16 MiB?
 """
 
 import re
@@ -40,7 +41,7 @@ status is 0 if every program was accepted.
 options:
 """
 LEVELS = {"1": 1, "2": 2, "stats": 4}
-_LONG = 100000       # instructions walked
+_END = 1 << 20       # bytes of a log that say enough of where it ended
 COUNTS = ("processed", "states", "peak_states", "max_states_per_insn", "time_us")
 
 
@@ -191,7 +192,7 @@ def record_of(file, program, type, instructions=0):
     import platform
     return {"kernel": "HOST", "release": platform.release(), "file": file, "program": program, "type": type,
             "instructions": instructions, "accepted": False, "stack_depth": [], **dict.fromkeys(COUNTS),
-            "refusal": None, "error": ""}
+            "refusal": None, "error": "", "log_cut": False}
 
 
 def verify(unit, level=0):
@@ -208,28 +209,26 @@ def verify(unit, level=0):
         record["error"] = str(error)
         return record
     _count(record, log)
-    shown = _log(unit, level) if level else ""
+    shown, record["log_cut"] = _log(unit, level) if level else ("", False)
     if not record["accepted"]:
-        record["refusal"] = _refusal(unit, record, log, shown)
+        record["refusal"] = _refusal(unit, log, shown)
     if level:
         record["log"] = shown
     return record
 
 
-def _log(unit, level):
-    """The log of a level; of the next lower one where it does not fit any buffer."""
+def _log(unit, level, **options):
+    """(the log of a level, is it cut). 6.4 and later keep its end, the others its beginning."""
     from rawbpf.loader.errors import KernelError, VerifierError
-    while True:
-        try:
-            with unit.load(level | 4) as program:
-                return program.log
-        except VerifierError as error:
-            if error.errno != 28 or level == 4:     # ENOSPC
-                return error.log
-        except KernelError:
-            if level == 4:
-                return ""
-        level = {2: 1, 1: 4}[level]
+    from rawbpf.loader.program import LOG_MAX
+    try:
+        # In one attempt: walking a large program again for each size of buffer takes long.
+        with unit.load(level | 4, **{"log_size": LOG_MAX, **options}) as program:
+            return program.log, False
+    except VerifierError as error:
+        return error.log, error.errno == 28      # ENOSPC
+    except KernelError:
+        return "", False
 
 
 def _count(record, log):
@@ -241,21 +240,19 @@ def _count(record, log):
                       stack_depth=list(counted.stack_depth))
 
 
-def _refusal(unit, record, short, log=""):
+def _refusal(unit, short, log=""):
     """What explain.explain says, with the unit's own line of source."""
     from rawbpf.asm import slot_numbers
     from rawbpf.asm.disassembler import text
     from rawbpf.loader import kernel
     from rawbpf.loader.explain import explain
-    from rawbpf.loader.refusals import kind_of
     from rawbpf.loader.verifier import reason, slot_to_index
-    if (record["processed"] or 0) > _LONG and kind_of(reason(short)) == "too-complex":
-        log = short      # no one instruction is to blame, and no log holds the walk
-    elif "\n" not in log or reason(log) != reason(short):
-        # Before 5.18 the states of registers are in the log of level 2 only.
-        log = _log(unit, 1 if kernel.release() >= (5, 18) else 2)
+    if "\n" not in log or reason(log) != reason(short):
+        # Before 5.18 the states of registers are in the log of level 2 only; from 6.4 on the end of a log will do.
+        ends = {"log_size": _END, "log_end": True} if kernel.release() >= (6, 4) else {}
+        log, _ = _log(unit, 1 if kernel.release() >= (5, 18) else 2, **ends)
     if reason(log) != reason(short):
-        log = short      # a log that is too long loses its end
+        log = short      # a log that is too long has lost its end
     found = explain(log)
     if found.slot is None:
         found = found._replace(slot=_place(unit, found))

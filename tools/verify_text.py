@@ -17,10 +17,12 @@ def report(record, annotate=False, with_log=False):
         lines.append("  %s" % counts(record))
     else:
         lines += refusal(record)
-    if annotate and record.get("log"):
-        lines += ["", *annotated(record["log"]), ""]
-    elif with_log and record.get("log"):
-        lines += ["", *record["log"].rstrip("\n").split("\n"), ""]
+    if (annotate or with_log) and record.get("log"):
+        log = annotated(record["log"]) if annotate else record["log"].rstrip("\n").split("\n")
+        if record["log_cut"]:
+            end = "\nprocessed " in record["log"][-300:]
+            log.insert(0 if end else len(log), "... (the log is larger than 16 MiB; this is its %s)" % ("end" if end else "beginning"))
+        lines += ["", *log, ""]
     return "\n".join(lines) + "\n"
 
 
@@ -69,7 +71,12 @@ def ranges(slots, wide=()):
             runs[-1][1] = slot
         else:
             runs.append([slot, slot])
-    text = ["%d" % a if a == b else "%d-%d" % (a, b) for a, b in runs]
+    text, seen = [], 0
+    for at, run in enumerate(runs):
+        seen += 1
+        if at + 1 == len(runs) or runs[at + 1] != run:
+            text.append(("%d" if run[0] == run[1] else "%d-%d") % tuple(dict.fromkeys(run)) + (" (%d times)" % seen if seen > 1 else ""))
+            seen = 0
     return ", ".join(text) if len(text) <= 24 else "... (%d jumps), %s" % (len(text) - 24, ", ".join(text[-24:]))
 
 

@@ -110,6 +110,21 @@ def test_the_log(run):
     assert "processed 2 insns" in run("verify", "--log-level", "stats", "good.s")[1]
 
 
+@pytest.mark.slow
+@pytest.mark.root
+def test_logs_that_fit_no_buffer(run, tmp_path):
+    """200,000 rounds of a loop are more than 16 MiB of log; the kernel keeps its end from 6.4 on."""
+    (tmp_path / "big.s").write_text(".section xdp\nr6 = 0\nagain: r6 += 1\nif r6 < 200000 goto again\nr0 = r7\nexit\n")
+    found, = records(run("verify", "--json", "--log-level", "2", "big.s"))
+    why = found["refusal"]
+    assert (why["slot"], why["kind"], why["line"], found["processed"]) == (3, "uninitialised-register", 5, 400002)
+    assert why["path"][-6:] == [2, 1, 2, 1, 2, 3] and found["log_cut"] and len(found["log"]) > 10 << 20
+    assert "... (the log is larger than 16 MiB; this is its end)" in verify_text.report(found, with_log=True)
+    (tmp_path / "endless.s").write_text(".section xdp\nr6 = 0\nagain: r6 += 1\nif r6 != 0 goto again\nexit\n")
+    found, = records(run("verify", "--json", "endless.s"))
+    assert found["processed"] == 1000001 and found["refusal"]["kind"] == "too-complex" and found["refusal"]["line"] in (3, 4)
+
+
 @pytest.mark.root
 def test_annotate(run):
     out = run("verify", "--annotate", "longer.s")[1]
@@ -296,6 +311,7 @@ def test_ranges():
     assert verify_text.ranges([0, 1, 2, 3, 5, 6], [3]) == "0-6"
     assert verify_text.ranges([0, 1, 3, 4, 1], []) == "0-1, 3-4, 1"
     assert verify_text.ranges([7], []) == "7"
+    assert verify_text.ranges([0, 1, 2, 1, 2, 1, 2, 3, 9, 9, 9], []) == "0-2, 1-2, 1-3, 9 (3 times)"
     assert verify_text.ranges([n for _ in range(40) for n in (1, 5)]).startswith("... (56 jumps), 1, 5")
 
 

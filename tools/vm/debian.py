@@ -80,6 +80,7 @@ class Suite:
             "Acquire::Check-Valid-Until": "false",  # an archived suite is never signed again
             "Acquire::Languages": "none",
             "Acquire::Retries": "3",
+            "APT::Update::Error-Mode": "any",       # else what cannot be reached is only a warning
         }
         self._options = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
         self._updated = False
@@ -92,7 +93,9 @@ class Suite:
                 return done.stdout
             if left:
                 time.sleep(5)
-        raise DebianError(f"{tool} {' '.join(arguments)} ({self.name}): {done.stderr.strip()[-800:]}")
+        said = re.findall(r"^E: (.*?)\s*$", done.stderr, re.M) or [done.stderr.strip()[-800:]]
+        raise DebianError(f"{tool} {' '.join(arguments)} ({self.name}): {'; '.join(said)} "
+                          f"(RAWBPF_DEBIAN_MIRROR names another mirror than {mirror()})")
 
     def update(self):
         """Fetch the suite's package list, once."""

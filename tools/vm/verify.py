@@ -123,10 +123,11 @@ class _Run:
             self._boot(initrd, command, timeout)
         except (machine.GuestError, DebianError) as error:
             self.error = str(error)
-            panic = re.search(r"Kernel panic[^\r\n]*", self.log.read_text(errors="replace")) if self.log.exists() else None
+            console = self.log.read_text(errors="replace") if self.log.exists() else ""
+            panic = re.search(r"Kernel panic[^\r\n]*", console) or re.search(r"^qemu[^:\n]*: .*", console, re.M)
             if panic:
                 self.error += ": " + panic[0]
-            if self.log.exists() and self.log.stat().st_size:
+            if console:
                 kept = CACHE / "vm" / ("verify-%s.log" % os.path.basename(self.series))
                 shutil.copy(self.log, kept)
                 self.error += " (its console: %s)" % kept
