@@ -10,14 +10,16 @@ recognised by one comparison of every stride-th word of the ring with the expect
 out as a whole, to be taken apart by struct.iter_unpack().
 """
 
+import errno
 import mmap
 import os
 import struct
 
 from . import kernel, syscalls
-from .errors import refused
+from .errors import KernelError, refused
 from .kobject import KernelObject, own
 from .reader import Reader
+from .uapi import F_RB_OVERWRITE
 
 BUSY, DISCARD = 1 << 31, 1 << 30
 _LENGTH = DISCARD - 1
@@ -81,6 +83,9 @@ class RingBuffer(Reader):
 
     def __init__(self, map):
         self.size = size = map.max_entries
+        if map.flags & F_RB_OVERWRITE:
+            raise KernelError("mapping of ring buffer %s" % map.name, errno.EOPNOTSUPP, "not supported: one that is "
+                              "overwritten when it is full (BPF_F_RB_OVERWRITE), which has no reader's position")
         page = syscalls.PAGE_SIZE
         # Own descriptor: a reader may outlive the Map object it was made from.
         self._object = KernelObject(os.dup(map.fileno()))

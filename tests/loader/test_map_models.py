@@ -4,10 +4,13 @@ What the model says of flags and errors is bpf(2)'s and the documentation's (Doc
 operation that a kind does not have is a KernelError, and changes nothing.
 """
 
+import ast
 import os
 import random
 import socket
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -363,6 +366,51 @@ def _owners(type):
             os.rmdir(name, dir_fd=root)
         os.close(root)
     return found, close
+
+
+WRITER = """
+import os, random, struct, sys
+from rawbpf.loader import Map
+first, steps = int(sys.argv[1]), int(sys.argv[2])
+map, rng, model = Map.from_fd(os.dup(0)), random.Random(first), {}
+for step in range(steps):
+    key = struct.pack("=I", first + rng.randrange(50))
+    value = struct.pack("=Q", step << 32 | first)
+    choice = rng.randrange(8)
+    if choice < 4:
+        map.update(key, value)
+        model[key] = value
+    elif choice < 6:
+        assert map.delete(key) == (model.pop(key, None) is not None)
+    elif choice == 6:
+        assert map.lookup(key) == model.get(key)
+    else:
+        several = [(struct.pack("=I", first + number), value) for number in range(10)]
+        map.update_batch(several)
+        model.update(several)
+print(sorted(model.items()))
+"""
+
+
+@pytest.mark.parametrize("type", ["hash", "lru_hash"])
+def test_writers_at_once(type):
+    """Several processes write to one map, each to keys of its own; this one looks on. What is left is the sum."""
+    with Map.create(type, 4, 8, 4096) as map:
+        writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(first), str(STEPS * 5)], stdin=map.fd,
+                                    stdout=subprocess.PIPE, text=True) for first in (1000, 2000, 3000, 4000)]
+        looks = 0
+        while any(writer.poll() is None for writer in writers):
+            seen = list(map.items())
+            assert len(seen) == len({key for key, _ in seen})
+            # a value was written by the owner of its key, whole
+            for key, value in seen:
+                assert struct.unpack("=I", key)[0] // 1000 * 1000 == struct.unpack("=Q", value)[0] & 0xffffffff
+            looks += 1
+        expected = {}
+        for writer in writers:
+            assert writer.returncode == 0
+            expected.update(ast.literal_eval(writer.communicate()[0]))
+        assert dict(map.items()) == expected and looks
 
 
 def test_as_a_mapping():

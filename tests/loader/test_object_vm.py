@@ -7,7 +7,7 @@ import pytest
 
 from rawbpf.loader import KernelError, Object, ObjectError, kernel
 from rawbpf.loader.detached import mount
-from tests.bpfcc import compile_bpf
+from tests.bpfcc import compile_bpf, compile_bpf_text
 
 pytestmark = pytest.mark.vm
 
@@ -59,3 +59,20 @@ def test_attached_to_a_function_of_the_kernel(name, since, hits):
         before = obj.bss["hits"]
         os.getpgid(me)
         assert obj.bss["hits"] == before
+
+
+def test_a_function_of_a_program_is_replaced():
+    text = '#include "bpf.h"\nSEC("freplace/global_sum") int replaced(int a, int b) { return a * 100; }\n'
+    with Object.open(compile_bpf("features.c")) as one, Object.open(compile_bpf_text(text)) as two:
+        one.rodata["targ_uid"] = 1000
+        one.load(only="calls")
+        program = one.programs["calls"].program
+        with pytest.raises(ObjectError, match="set its attach_prog"):
+            two.load()
+        two.programs["replaced"].attach_prog = program
+        two.load()
+        # global_sum(targ_uid, 1) + twice(3)
+        assert program.test_run(bytes(14)).retval == 2 * 1000 + 2 + 6
+        with two.attach():
+            assert program.test_run(bytes(14)).retval == 100 * 1000 + 6
+        assert program.test_run(bytes(14)).retval == 2 * 1000 + 2 + 6
