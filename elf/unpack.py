@@ -31,8 +31,9 @@ def _zlib(data, size):
 
 
 def _zstd(data, size):
+    from importlib import import_module
     try:
-        from compression import zstd        # Python 3.14
+        zstd = import_module("compression.zstd")        # Python 3.14
     except ImportError:
         return _libzstd(data, size)
     try:
