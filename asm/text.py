@@ -112,6 +112,8 @@ class _Assembler:
                 raise self._error(_LINE_LIMIT, _LINE_LIMIT + 1, "a line of more than %d characters" % _LINE_LIMIT)
             current = self.current
             if type(current) is Section and not self.comment:
+                if ";" in stripped or "//" in stripped:     # if it is more than a comment, the long way finds out
+                    stripped = stripped.partition(";")[0].partition("//")[0].rstrip() or stripped
                 numbered = _NUMBERED(stripped)
                 statement = numbered.group(3) if numbered else stripped
                 made = fast(statement) or self.known.get(statement)

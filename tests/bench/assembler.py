@@ -44,6 +44,8 @@ def figures(count=100000):
     made, out = timed(lambda: assemble(source).instructions())
     rows = [("assemble, written", out)]
     assert len(made) == count
+    _, out = timed(lambda: assemble(source.replace("\n", "   ; R1=scalar()\n")).instructions())
+    rows.append(("assemble, with comments", out))
     plain = [i._replace(ref=None) for i in made]
     data, out = timed(encode, plain)
     rows.append(("encode", out))
