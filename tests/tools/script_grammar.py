@@ -10,7 +10,9 @@ INTS = ["pid", "tid", "uid", "gid", "cpu", "nsecs", "elapsed", "rand", "ncpus", 
 TYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 ARITHMETIC = ["+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>"]
 COMPARISONS = ["==", "!=", "<", "<=", ">", ">="]
-AGGREGATES = ["count()", "sum(%s)", "min(%s)", "max(%s)", "avg(%s)", "stats(%s)", "hist(%s)", "lhist(%s, 0, 100, 10)"]
+AGGREGATES = ["count()", "sum(%s)", "min(%s)", "max(%s)", "avg(%s)", "stats(%s)", "hist(%s)", "hist(%s, 2)", "lhist(%s, 0, 100, 10)",
+              "lhist(%s, -50, 50, 25)", "tseries(%s, 1s, 5)", 'tseries(%s, 10ms, 3, "sum")', 'tseries(%s, 1m, 2, "min")']
+UNREADABLE = ("stats", "hist", "lhist", "tseries")
 LITERALS = ["0", "1", "2", "7", "10", "63", "64", "100", "127", "128", "255", "256", "1000", "32767", "65535", "65536", "1e6",
             "2147483647", "2147483648", "4294967295", "0x7f", "0xffffffffffffffff", "9223372036854775807", "1ms", "10us", "017"]
 STRINGS = ['""', '"a"', '"abc"', '"a b"', '"%d"', '"\\n"', '"\\"q\\""', '"\\x41"', '"0123456789abcdef0123456789"', '"\u00e9"']
@@ -22,6 +24,11 @@ TOKENS = PROBES + INTS + TYPES + LITERALS + STRINGS + ARITHMETIC + COMPARISONS +
     "offsetof", "typeof", "typeinfo", "comptime", "struct", "union", "enum", "true", "false", "@", "@x", "@x[", "$x", "$1", "$#", "++",
     "--", "->", "..", "&&", "||", "+=", "<<=", "//", "/*", "*/", "#define A", "#if", "#endif", "\n", " ", "args", "retval", "printf(",
     "print(", "delete(", "_ =", "(int8)", "(a=1", "config = {", "let @m = hash(10);", "probe", "kprobe:f", "\u00e9", "\\x"]
+
+
+def truth(text):
+    """A condition as a number, so that variables and maps keep one type."""
+    return "(int64)(%s)" % text
 
 
 class Grammar:
@@ -71,13 +78,15 @@ class Grammar:
         return "%s %s %s" % (self.operand(), self.pick(ARITHMETIC), self.operand())
 
     def comparison(self):
-        return "%s %s %s" % (self.operand(), self.pick(COMPARISONS), self.operand())
+        return truth("%s %s %s" % (self.operand(), self.pick(COMPARISONS), self.operand()))
 
     def logical(self):
-        return "%s %s %s" % (self.operand(), self.pick(["&&", "||"]), self.operand())
+        return truth("%s %s %s" % (self.operand(), self.pick(["&&", "||"]), self.operand()))
 
     def unary(self):
-        return "%s%s" % (self.pick(["-", "!", "~"]), self.operand())
+        op = self.pick(["-", "!", "~"])
+        text = "%s%s" % (op, self.operand())
+        return truth(text) if op == "!" else text
 
     def ternary(self):
         return "%s ? %s : %s" % (self.operand(), self.operand(), self.operand())
@@ -90,7 +99,7 @@ class Grammar:
         return "(%s)" % text if " " in text or text.startswith("-") else text
 
     def strings_compared(self):
-        return "%s %s %s" % (self.string(), self.pick(["==", "!="]), self.string())
+        return truth("%s %s %s" % (self.string(), self.pick(["==", "!="]), self.string()))
 
     def tuple_item(self):
         return "(%s, %s).%d" % (self.integer(), self.integer(), self.random.randrange(2))
@@ -107,19 +116,56 @@ class Grammar:
     def choice(self):
         return "if (%s) { %s } else { %s }" % (self.integer(), self.integer(), self.integer())
 
+    def of_texts(self):
+        """Numbers that are made of strings."""
+        a, b = self.string(), self.string()
+        return self.pick(["strlen(%s)" % a, "strstr(%s, %s)" % (a, b), truth("strcontains(%s, %s)" % (a, b)), "strncmp(%s, %s, 3)" % (a, b),
+                          "strcap(%s)" % a, 'strstr(%s, "b")' % a, "memcmp(%s, %s, 1)" % (a, b), "%s[0]" % self.pick(self.known("string") or ["comm"])])
+
+    def known_now(self):
+        """What is known when the script is compiled."""
+        return self.pick([truth("is_literal(%s)" % self.integer()), truth("is_str(%s)" % self.string()), truth("is_integer(%s)" % self.integer()),
+                          "config.max_map_keys", truth('kfunc_exist("bpf_rdonly_cast")'),
+                          "offsetof(struct task_struct, pid)", "sizeof(struct list_head)", "comptime sizeof(%s)" % self.pick(TYPES), "(int32)BPF_MAP_TYPE_HASH",
+                          "__NR_read", "AF_INET6"])
+
+    def of_task(self):
+        return self.pick(["ppid", "leader_tid", "curtask.pid", "curtask.group_leader.tgid", "len(kstack(3))", "(uint64)curtask & 0xff",
+                          "cgroupid(\"/sys/fs/cgroup\")", truth("has_cpid")])
+
+    def numbers_of_values(self):
+        """A number out of an array, a record, an address of a network, a cast to bytes."""
+        return self.pick(["((uint8[4])(uint32)%s)[%d]" % (self.operand(), self.random.randrange(4)), "(a=%s, b=%s).a" % (self.operand(), self.string()),
+                          'pton("10.1.2.3")[%d]' % self.random.randrange(4), "bswap((uint16)%s)" % self.operand(), truth("(bool)%s" % self.operand()),
+                          "*(int32 *)%s" % self.operand(), truth("((struct list_head *)%s).next != 0" % self.operand())])
+
+    def aggregate(self):
+        """An aggregation as a number."""
+        names = [name for name, (_, value) in self.maps.items() if "(" in value and not value.startswith(UNREADABLE)]
+        return "(int64)" + self.access(self.pick(names)) if names else self.literal()
+
     def has_key(self):
         names = [name for name, (keys, _) in self.maps.items() if keys]
         if not names:
             return "1"
         name = self.pick(names)
-        return "has_key(%s, %s)" % (name, self.key(self.maps[name][0]))
+        return truth("has_key(%s, %s)" % (name, self.key(self.maps[name][0])))
 
     LEAVES = [literal, literal, builtin, variable, variable, map_value]
-    NODES = [binary, binary, comparison, logical, unary, ternary, cast, operand, strings_compared, tuple_item, sizeof, has_key]
+    NODES = [binary, binary, comparison, logical, unary, ternary, cast, operand, strings_compared, tuple_item, sizeof, has_key, of_texts, known_now,
+             of_task, numbers_of_values, aggregate]
 
     def string(self):
         known = self.known("string")
-        return self.pick(STRINGS + ["comm", "probe", "str($1)"] + known)
+        if self.depth < 4 and self.chance(0.15):
+            self.depth += 1
+            text = self.pick([lambda: "str_concat(%s, %s)" % (self.string(), self.string()), lambda: "strerror(%s)" % self.integer(),
+                              lambda: "syscall_name(%s)" % self.integer(), lambda: "signal_name(%s)" % self.integer(),
+                              lambda: "(%s ? %s : %s)" % (self.operand(), self.string(), self.string()), lambda: "{ %s %s }" % (self.statement(), self.string()),
+                              lambda: "str(%s, %d)" % (self.operand(), self.random.randrange(1, 70))])()
+            self.depth -= 1
+            return text
+        return self.pick(STRINGS + ["comm", "probe", "str($1)", "pcomm", "leader_comm", "probetype"] + known)
 
     def value(self, kind):
         if kind == "int":
@@ -199,8 +245,51 @@ class Grammar:
             lambda: 'printf("%%d %%s %%x\\n", %s, %s, %s);' % (self.integer(), self.string(), self.integer()),
             lambda: 'printf("%%5d|%%-10s|%%llu\\n", %s, %s, %s);' % (self.integer(), self.string(), self.integer()),
             lambda: "print(%s);" % self.integer(), lambda: "print((%s, %s));" % (self.integer(), self.string()),
-            lambda: "print(%s);" % self.string(), lambda: 'time("%H");', lambda: 'join(1);' if self.chance(0.02) else "print(1);",
+            lambda: "print(%s);" % self.string(), lambda: 'time("%H");', lambda: "print((x=%s, y=%s));" % (self.integer(), self.string()),
+            lambda: 'printf("%%s %%r %%p\\n", %s, buf(%s, 3), (int8 *)%s);' % (self.pick(["ustack(2)", "kstack(1)", "ntop(1)", "ksym(1)", "usym(1)",
+                                                                              "macaddr(pton(\"::1\"))", "strftime(\"%H\", nsecs)", "username", "true"]),
+                                                                    self.string(), self.operand()),
+            lambda: self.pick(["warnf", "errorf"]) + '("%%d\\n", %s);' % self.integer(), lambda: 'assert(%s, "no");' % self.integer(), lambda: 'join(1);' if self.chance(0.02) else "print(1);",
         ])()
+
+    def declared(self):
+        """A variable with a type."""
+        name, kind = self.new("$"), self.pick(TYPES)
+        text = "let %s: %s = (%s)%s;" % (name, kind, kind, self.operand())
+        self.scopes[-1][name] = "int"
+        return text
+
+    def find(self):
+        """A key's value in a variable, in its own branch."""
+        names = [name for name, (keys, value) in self.maps.items() if keys and value in ("int", "string")]
+        if not names:
+            return self.map_store()
+        name, variable = self.pick(names), self.new("$")
+        keys, kind = self.maps[name]
+        key = self.key(keys)
+        self.scopes.append({variable: kind})
+        body = self.statements(2)
+        self.scopes.pop()
+        return "let %s; if (find(%s, %s, %s)) { %s }" % (variable, name, key, variable, body)
+
+    def comptime_if(self):
+        return "if comptime (%s) { %s } else { %s }" % (self.pick(["is_str(1)", "sizeof(uint64) == 8", 'probetype == "tracepoint"', "is_literal(2)"]),
+                                                     self.statements(1), self.statements(1))
+
+    def address(self):
+        known = self.known("int")
+        if not known:
+            return self.assign()
+        name = self.new("$")
+        return "%s = &%s; print(*%s);" % (name, self.pick(known), name)
+
+    def for_counted(self):
+        """A range that is known when it runs."""
+        name, end = self.new("$"), self.operand()
+        self.scopes.append({name: "int"})
+        body = self.statements(2)
+        self.scopes.pop()
+        return "for (%s : 0..(int8)(%s & 7)) { %s }" % (name, end, body)
 
     def if_(self):
         text = "if (%s) { %s }" % (self.integer(), self.statements())
@@ -239,8 +328,8 @@ class Grammar:
         return self.pick(["if (%s) { break; }", "if (%s) { continue; }"]) % self.integer() if self.loops else "if (%s) { return; }" \
             % self.integer()
 
-    SIMPLE = [assign, assign, update, map_store, map_store, map_call, printing, printing]
-    COMPOUND = [if_, if_, while_, unroll, for_range, for_map, inner, leave]
+    SIMPLE = [assign, assign, update, map_store, map_store, map_call, printing, printing, declared, address]
+    COMPOUND = [if_, if_, while_, unroll, for_range, for_map, inner, leave, find, comptime_if, for_counted]
 
     # ---- the whole ----
 
@@ -254,8 +343,8 @@ class Grammar:
         if self.chance(0.2):
             parts.append("#define A %s\n#ifdef A\nstruct s { int x; char y[A]; };\n#endif" % self.pick(["1", "8"]))
         if self.chance(0.2):
-            parts.append("config = { max_strlen = %d; max_map_keys = %d }"
-                         % (self.pick([16, 64, 200]), self.pick([8, 128, 4096])))
+            parts.append("config = { max_strlen = %d; max_map_keys = %d; unstable_typeinfo = enable }"
+                         % (self.pick([16, 64, 200, 1024]), self.pick([8, 128, 4096])))
         if self.chance(0.2):
             parts.append("macro m(x) { x + 1 }")
         parts += [self.probe() for _ in range(self.random.randrange(1, 4))]

@@ -225,3 +225,7 @@ def test_time_series(rawbpf):
 ])
 def test_time_series_refuse(refused, arguments, message):
     assert refused("@ = tseries(%s);" % arguments) == message
+
+
+def test_loops_in_branches_that_are_never_reached(lines):
+    assert lines("$n = 3; if comptime (sizeof(uint64) == 4) { for ($i : 0..$n) { $n++; print(nonsense()); } } print($n);") == ["3"]

@@ -88,7 +88,8 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
         memory's address, a word that says "return", then the variables."""
         unit = self.unit
         shared = [v for v in [*unit.variables.values(), *unit.for_variables.values()] if v.captured]
-        loops = [n for n in unit.probe.block.walk() if isinstance(n, ast.For) and loop_by_callback(self.r, n)]
+        loops = [n for n in unit.probe.block.walk() if isinstance(n, ast.For) and id(n) in unit.for_variables
+                 and loop_by_callback(self.r, n)]       # others are in a branch that is never reached
         if not loops:
             for var in shared:
                 self._place_variable(var)

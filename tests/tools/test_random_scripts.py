@@ -1,0 +1,58 @@
+"""Any script is compiled or refused with a ScriptError, soon; what is compiled, the kernel loads. `RAWBPF_SCRIPTS=50000`
+runs more than the 1500 scripts of CI, `RAWBPF_SCRIPTS_FROM` says the first; one that fails is found again by its number."""
+
+import os
+import random
+import time
+
+import pytest
+
+from rawbpf.tools.trace.diagnostics import ScriptError
+from rawbpf.tools.trace.engine import compile_script
+from rawbpf.tools.trace.session import Session
+from tests.tools import script_grammar
+
+FIRST = int(os.environ.get("RAWBPF_SCRIPTS_FROM", 0))
+COUNT = int(os.environ.get("RAWBPF_SCRIPTS", 1500))
+PARTS = 5
+SOON = 5.0      # seconds of processor time: a long script of thousands of instructions
+
+
+class _Nobody:
+    """A renderer of nothing."""
+
+    def emit(self, result):
+        raise AssertionError(result)
+
+    def batch(self, batch):
+        return None
+
+
+def run(script):
+    """What became of a script: "refused" or "loaded". Anything else is raised."""
+    try:
+        compiled = compile_script(script, "stdin", ["one", "2"])
+    except ScriptError as error:
+        assert error.format().endswith("\n")
+        return "refused"
+    with Session(compiled, _Nobody()) as session:
+        session.load()
+    return "loaded"
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_script_is_compiled_and_loaded_or_refused(part):
+    outcomes = {"refused": 0, "loaded": 0}
+    for number in range(FIRST + part, FIRST + COUNT, PARTS):
+        source = random.Random(number)
+        script = script_grammar.script(source) if number % 2 else script_grammar.any_script(source)
+        start = time.process_time()
+        try:
+            outcomes[run(script)] += 1
+        except Exception as error:
+            raise AssertionError("script %d: %s" % (number, script)) from error
+        assert time.process_time() - start < SOON, (number, script)
+    # most of the grammar's own scripts are right: the test is not one of error messages
+    assert outcomes["loaded"] > (COUNT // PARTS) // 4, outcomes
