@@ -10,7 +10,6 @@ Each program and kernel gives one record, a dict (the lines of --json):
     log, log_cut: with --log-level and --annotate; is a part of it missing, because it is larger than 16 MiB?
 """
 
-import re
 import sys
 from typing import NamedTuple, Optional
 
@@ -255,7 +254,8 @@ def _refusal(unit, short, log=""):
         log = short      # a log that is too long has lost its end
     found = explain(log)
     if found.slot is None:
-        found = found._replace(slot=_place(unit, found))
+        from .suspects import place
+        found = found._replace(slot=place(unit, found))
     index = slot_to_index(unit.instructions, found.slot) if found.slot is not None else None
     line = unit.line_at(found.slot) or ("", 0, "")
     note = unit.note_at(found.slot)
@@ -264,31 +264,3 @@ def _refusal(unit, short, log=""):
             "registers": found.registers, "file": line[0], "line": line[1], "text": line[2].strip() or found.source,
             "path": list(found.path), "wide": sorted(s for s, i in zip(slot_numbers(unit.instructions), unit.instructions)
                                                      if i.slots == 2)}
-
-
-def _place(unit, found):
-    """The slot of an instruction that was refused before the walk, in words that do not say which; or None."""
-    from rawbpf.asm import slot_numbers
-    slots = slot_numbers(unit.instructions)
-    refused = _suspect(unit, found, slots)
-    return next((slots[index] for index, i in enumerate(unit.instructions) if refused(index, i)), None)
-
-
-def _suspect(unit, found, slots):
-    """Function (index, instruction) -> is it one that the message means?"""
-    if found.kind == "fall-through":
-        ends = {index - 1 for index in unit.starts.values()} | {len(unit.instructions) - 1}
-        return lambda index, i: index in ends and i.code not in (0x95, 0x05, 0x06)
-    if "invalid destination" in found.message:
-        return lambda index, i: i.code == 0x85 and i.src == 1 and not 0 <= slots[index] + 1 + i.imm < slots[-1]
-    reserved = re.search(r"BPF_(LDX|STX) uses reserved", found.message)
-    if reserved:
-        # 5.10 and before: plain ones, and of the atomics only addition
-        wanted, modes = (1, (3,)) if reserved.group(1) == "LDX" else (3, (3, 6))
-        return lambda index, i: i.code & 7 == wanted and (i.imm != 0 or i.code >> 5 not in modes)
-    number = re.search(r"fd (\d+) is not|unknown opcode ([0-9a-f]+)", found.message)
-    if not number:
-        return lambda index, i: False
-    if number.group(2):
-        return lambda index, i: i.code == int(number.group(2), 16)
-    return lambda index, i: i.code == 0x18 and str(i.imm & 0xffffffff) == number.group(1)

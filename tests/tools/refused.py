@@ -9,8 +9,9 @@ know a form or check it in another way, are listed: `older` has what they say in
 
 from collections import namedtuple
 
-Refused = namedtuple("Refused", "kind type text license strict weak older")
-Refused.__doc__ = """older: ((version, what kernels before it say), ...): a kind, "accepted", or "error": it does not come as far."""
+Refused = namedtuple("Refused", "kind type text license strict weak older newer")
+Refused.__doc__ = """older: ((version, what kernels before it say), ...): a kind, "accepted", or "error": it does not come as far.
+newer: the same for kernels from a version on."""
 
 # What in a text: since when kernels say what they should, and what the older ones say.
 OLDER = (
@@ -42,17 +43,18 @@ SIZES = (("u8", 1), ("u16", 2), ("u32", 4), ("u64", 8))
 ALL = []
 
 
-def add(kind, type, text, license="GPL", strict=True, weak=False, older=()):
-    """weak: loaded with CAP_BPF alone. older: [(version, what kernels before it say), ...]."""
+def add(kind, type, text, license="GPL", strict=True, weak=False, older=(), newer=()):
+    """weak: loaded with CAP_BPF alone. older: [(version, what kernels before it say), ...]; newer: from it on."""
     known = [(since, told) for part, since, told in OLDER if part in text and told != kind]
     if type == "netfilter":
         known.append(((6, 4), "error"))
-    ALL.append(Refused(kind, type, text, license, strict, weak, tuple(sorted([*known, *older]))))
+    ALL.append(Refused(kind, type, text, license, strict, weak, tuple(sorted([*known, *older])), tuple(newer)))
 
 
 def expected(case, release):
     """What a kernel says of a case: its kind, or what the list has for so old a one."""
-    return next((told for since, told in case.older if release < since), case.kind)
+    newer = [told for since, told in case.newer if release >= since]
+    return newer[-1] if newer else next((told for since, told in case.older if release < since), case.kind)
 
 
 def registers():
@@ -143,9 +145,11 @@ def contexts():
                          ("kprobe", "*(u64 *)(r1 + 0) = 1"), ("tracepoint", "r0 = *(u64 *)(r1 + 0)"),
                          ("tracepoint", "r0 = *(u64 *)(r1 + 9000)"), ("raw_tracepoint", "r0 = *(u64 *)(r1 + 96)"),
                          ("perf_event", "r0 = *(u64 *)(r1 + 4096)"), ("cgroup_skb", "*(u32 *)(r1 + 0) = 1")):
-        add(kind, type, access + " ; !" + OUT, older=[((6, 3), "write-forbidden")] if access.endswith("= 1") else ())
+        add(kind, type, access + " ; !" + OUT, older=[((6, 3), "write-forbidden")] if access.endswith("= 1") else (),
+            newer=[((7, 0), "accepted")] if type == "kprobe" and access.endswith("= 1") else ())
     for type, size in (("xdp", "u32"), ("sched_cls", "u32"), ("kprobe", "u64"), ("raw_tracepoint", "u64")):
-        add("modified-pointer", type, "r1 += 8\nr0 = *(%s *)(r1 + 0) ; !" % size + OUT)
+        add("modified-pointer", type, "r1 += 8\nr0 = *(%s *)(r1 + 0) ; !" % size + OUT,
+            newer=[((7, 0), "accepted")] if size == "u64" else ())
     add("modified-pointer", "xdp", "r1 += -4\nr0 = *(u32 *)(r1 + 4) ; !" + OUT)
     add("modified-pointer", "socket_filter", "r6 = r1\n" + RANDOM + "r0 &= 4\nr6 += r0\nr0 = *(u32 *)(r6 + 0) ; !" + OUT)
 
@@ -248,7 +252,8 @@ def functions():
     for type in ("kprobe", "xdp"):
         nothing = "*(u64 *)(r10 - 16) = 0\n*(u64 *)(r10 - 8) = 0\n"
         add("dynptr-iterator", type, nothing + "r1 = r10\nr1 += -8\nr2 = 8\nr3 = r10\nr3 += -16\nr4 = 0\nr5 = 0\ncall bpf_dynptr_read ; !" + OUT)
-        add("reference-leak", type, nothing + "r1 = r10\nr1 += -16\nr2 = 0\ncall bpf_ringbuf_submit_dynptr ; !" + OUT)
+        add("reference-leak", type, nothing + "r1 = r10\nr1 += -16\nr2 = 0\ncall bpf_ringbuf_submit_dynptr ; !" + OUT,
+            newer=[((7, 0), "dynptr-iterator")])
 
 
 def returns():
@@ -289,7 +294,9 @@ def flow():
     for main, sub in ((304, 304), (512, 8), (256, 400)):
         add("stack-too-deep", "xdp", "r0 = 0\n*(u64 *)(r10 - %d) = 0\ncall f\nexit\nf: r0 = 0\n*(u64 *)(r10 - %d) = 0\nexit" % (main, sub))
     chain = "call f1\nexit\n" + "".join("f%d: call f%d%s\nexit\n" % (n, n + 1, " ; !" if n == 7 else "") for n in range(1, 9))
-    add("stack-too-deep", "xdp", chain + "f9: r0 = 0\nexit\n")
+    add("stack-too-deep", "xdp", chain + "f9: r0 = 0\nexit\n", newer=[((7, 0), "accepted")])
+    longer = "".join("f%d: call f%d\nexit\n" % (n, n + 1) for n in range(1, 40))
+    add("stack-too-deep", "xdp", "call f1\nexit\n" + longer + "f40: r0 = 0\nexit\n")
 
 
 def encodings():
