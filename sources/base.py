@@ -155,6 +155,11 @@ class Point:
         """Type of `args`: an elf.types.Struct, or None where the event has no named arguments."""
         return None
 
+    def named_type(self, kind, name):
+        """The elf.types Type of a kind ("struct", ...; "" for a typedef) that the probed program's own debug
+        information calls so, or None."""
+        return None
+
     def argument_type(self, n):
         """elf.types Type of argN where debug information says it, else None (a 64-bit number)."""
         return None

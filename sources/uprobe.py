@@ -373,6 +373,9 @@ class UprobePoint(RegistersPoint):
     def inside(self):
         return bool(self.offset)
 
+    def named_type(self, kind, name):
+        return self.binary.named_type(kind, name)
+
     def prototype(self):
         dwarf = self.binary.dwarf
         return dwarf.function(self.vaddr - self.offset) if dwarf is not None else None

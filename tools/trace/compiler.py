@@ -250,13 +250,13 @@ class Compiler:
         found = self.names.enumerator(name)
         if found is not None:
             value, enum = found
-            return value, types.Integer(enum.size, enum.signed, enum)
+            return value, types.Integer(8, enum.signed, enum)
         value = self.names.constant(name)
         if value is None and self.machine.btf is not None:
             found = self.machine.btf.enumeration(name)
             if found is not None:
                 value, enum = found
-                return value, types.Integer(enum.size, enum.signed, enum)
+                return value, types.Integer(8, enum.signed, enum)
         if value is None:
             return None
         return value, types.String(len(value) + 1) if isinstance(value, str) else types.literal(value)

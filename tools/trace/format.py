@@ -179,11 +179,11 @@ def gfp_flags(number):
     """Page-allocation flags by name, as the kernel's %pGg prints them on recent kernels (include/linux/
     gfp_types.h): the composite names first."""
     if not number:
-        return "none"
+        return "0"
     bits = {name: 1 << index for index, name in enumerate(_GFP_BITS)}
     groups = [(name, sum(bits[part] for part in parts.split("|"))) for name, parts in _GFP_GROUPS]
     out = []
-    for name, mask in groups + sorted(bits.items(), key=lambda pair: pair[1]):
+    for name, mask in groups + [(name, mask) for name, mask in bits.items() if name not in _GFP_UNNAMED]:
         if number & mask == mask:
             out.append(name)
             number &= ~mask
@@ -192,13 +192,17 @@ def gfp_flags(number):
     return "|".join(out)
 
 
-_GFP_BITS = ("__GFP_DMA", "__GFP_HIGHMEM", "__GFP_DMA32", "__GFP_MOVABLE", "__GFP_RECLAIMABLE", "__GFP_HIGH",
+_GFP_UNNAMED = ("__GFP_MOVABLE", "__GFP_RECLAIMABLE", "__GFP_UNUSED", "GFP_DMA")     # bpftrace shows the bits, or has it earlier
+_GFP_BITS = ("GFP_DMA", "__GFP_HIGHMEM", "GFP_DMA32", "__GFP_MOVABLE", "__GFP_RECLAIMABLE", "__GFP_HIGH",
              "__GFP_IO", "__GFP_FS", "__GFP_ZERO", "__GFP_UNUSED", "__GFP_DIRECT_RECLAIM", "__GFP_KSWAPD_RECLAIM",
              "__GFP_WRITE", "__GFP_NOWARN", "__GFP_RETRY_MAYFAIL", "__GFP_NOFAIL", "__GFP_NORETRY", "__GFP_MEMALLOC",
              "__GFP_COMP", "__GFP_NOMEMALLOC", "__GFP_HARDWALL", "__GFP_THISNODE", "__GFP_ACCOUNT",
-             "__GFP_ZEROTAGS")
+             "__GFP_ZEROTAGS", "__GFP_SKIP_ZERO", "__GFP_SKIP_KASAN", "__GFP_NO_OBJ_EXT")
 _RECLAIM = "__GFP_DIRECT_RECLAIM|__GFP_KSWAPD_RECLAIM"
+_TRANSHUGE = "__GFP_IO|__GFP_FS|__GFP_HARDWALL|__GFP_HIGHMEM|__GFP_MOVABLE|__GFP_COMP|__GFP_NOMEMALLOC|__GFP_NOWARN"
 _GFP_GROUPS = (
+    ("GFP_TRANSHUGE", _TRANSHUGE + "|__GFP_DIRECT_RECLAIM"),
+    ("GFP_TRANSHUGE_LIGHT", _TRANSHUGE),
     ("GFP_HIGHUSER_MOVABLE", _RECLAIM + "|__GFP_IO|__GFP_FS|__GFP_HARDWALL|__GFP_HIGHMEM|__GFP_MOVABLE"),
     ("GFP_HIGHUSER", _RECLAIM + "|__GFP_IO|__GFP_FS|__GFP_HARDWALL|__GFP_HIGHMEM"),
     ("GFP_USER", _RECLAIM + "|__GFP_IO|__GFP_FS|__GFP_HARDWALL"),
@@ -207,4 +211,6 @@ _GFP_GROUPS = (
     ("GFP_NOFS", _RECLAIM + "|__GFP_IO"),
     ("GFP_ATOMIC", "__GFP_HIGH|__GFP_KSWAPD_RECLAIM"),
     ("GFP_NOIO", _RECLAIM),
+    ("GFP_NOWAIT", "__GFP_KSWAPD_RECLAIM|__GFP_NOWARN"),
+    ("GFP_DMA", "GFP_DMA"),
 )

@@ -453,8 +453,10 @@ class ExpressionTypes:
             return Pointer(target.target, self.point.user_space if user is None else user)
         if isinstance(target, Integer):
             fits = isinstance(source, numbers) or isinstance(source, types.Array) and source.size == target.size
-            if target.enum is not None and isinstance(node.operand, ast.Integer):
-                self._check_enumerator(node, target, node.operand.value)
+            if target.enum is not None:
+                target = Integer(8, target.signed, target.enum)
+                if isinstance(node.operand, ast.Integer):
+                    self._check_enumerator(node, target, node.operand.value)
         elif isinstance(target, types.Boolean):
             fits = isinstance(source, numbers)
         elif isinstance(target, String):
@@ -531,7 +533,7 @@ class ExpressionTypes:
         if isinstance(operand, ast.Identifier) and builtins.lookup(operand.name) is None:
             if operand.name in SIMPLE:
                 return SIMPLE[operand.name]
-            named = self.script.named_type("", operand.name)
+            named = self.named_type("", operand.name)
             if named is not None:
                 return self.c_value(named, None)
         if isinstance(operand, ast.Map):

@@ -58,7 +58,7 @@ def promote(current, new):
         if current == new and current.flexible == new.flexible:
             return new
         if current.enum is not None and current.enum == new.enum:
-            return current
+            return current if current.size >= new.size else new
         return _promote_integers(current, new)
     if type(current) is not type(new):
         return None
@@ -180,10 +180,8 @@ def from_c(c_type, user=None):
             return String(bare.count)
         return Array(from_c(bare.element, user), bare.count)
     if isinstance(bare, c.Struct):
-        return CRecord(bare)
-    if isinstance(bare, c.Float):
-        return Array(UINT8, bare.size)
-    return NONE
+        return getattr(bare, "value_type", None) or CRecord(bare)
+    return NONE         # floating-point numbers, too
 
 
 # --- keys -------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 A mixin of resolve.Resolver for type nodes (`int32`, `struct x *`, `typeof(...)`), and `type_text`.
 """
+import functools
+
 from . import ast, types
 from .types import BOOL, INT8, INT64, UINT64, Integer, Pointer, String, Tuple
 
@@ -14,7 +16,7 @@ SIMPLE = {"bool": BOOL}
 for _bits in (8, 16, 32, 64):
     SIMPLE["int%d" % _bits] = SIMPLE["int%d_t" % _bits] = SIMPLE["s%d" % _bits] = Integer(_bits // 8, True)
     SIMPLE["uint%d" % _bits] = SIMPLE["uint%d_t" % _bits] = SIMPLE["u%d" % _bits] = Integer(_bits // 8, False)
-SIMPLE.update({"char": INT8, "short": Integer(2, True), "int": Integer(4, True), "long": INT64,
+SIMPLE.update({"char": Integer(1, False), "short": Integer(2, True), "int": Integer(4, True), "long": INT64,
                "unsigned char": Integer(1, False), "unsigned short": Integer(2, False),
                "unsigned int": Integer(4, False), "unsigned long": UINT64, "long long": INT64,
                "unsigned long long": UINT64, "size_t": UINT64})
@@ -33,9 +35,20 @@ def to_c(kind):
         return kind.c_type
     if isinstance(kind, String):
         return c.Array(c.Int("char", 1, True, "char"), kind.size)
-    if isinstance(kind, types.Array):
+    if isinstance(kind, types.Array) and kind.element != INT8:      # which C takes for text
         return c.Array(to_c(kind.element), kind.count)
-    return c.Void()
+    if isinstance(kind, types.NoneType):
+        return c.Void()
+    made = _pointed_at()("struct", kind.name, kind.size)      # `types.from_c` turns it back
+    made.value_type = kind
+    return made
+
+
+@functools.lru_cache(maxsize=None)
+def _pointed_at():
+    """The class of C types that stand for values of the language in pointers."""
+    from rawbpf.elf.types import Struct
+    return type("ScriptValue", (Struct,), {"__slots__": ("value_type",)})
 
 
 def type_text(kind):
@@ -85,7 +98,7 @@ class WrittenTypes:
                 if var.value is None:
                     raise Unresolved()
                 return var.value
-            return self.expr(inner)
+            return self.type_of(inner) if isinstance(inner, ast.Identifier) else self.expr(inner)
         if isinstance(node, ast.NamedType) and not node.kind:
             if node.name == "string":
                 return String(0)
@@ -104,6 +117,11 @@ class WrittenTypes:
             return Pointer(None if isinstance(target, c.Void) else target)
         return self.c_value(self.c_type(node), None)
 
+    def named_type(self, kind, name):
+        """What the script, the kernel, C or the probed program calls so, or None."""
+        found = self.script.named_type(kind, name)
+        return self.point.named_type(kind, name) if found is None else found
+
     def c_type(self, node):
         """The C type of a type node."""
         from rawbpf.elf import types as c
@@ -117,12 +135,14 @@ class WrittenTypes:
         if not node.kind:
             if node.name == "void":
                 return c.Void()
+            if node.name == "char":
+                return c.Int("char", 1, True, "char")
             simple = SIMPLE.get(node.name)
             if simple is not None:
                 return to_c(simple)
             if node.name == "string":
                 return c.Int("char", 1, True, "char")
-        named = self.script.named_type(node.kind, node.name)
+        named = self.named_type(node.kind, node.name)
         if named is None:
             self.error(node, "Cannot resolve unknown type \"%s\"" % node.full_name)
         return named
