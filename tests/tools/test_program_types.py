@@ -1,12 +1,14 @@
 """Types that only the probed program's own debug information knows."""
 
+import os
+
 import pytest
 
 SOURCE = """
 struct inner { int a; char text[8]; };
 struct outer { struct inner *both[2]; long last; };
 typedef struct outer outer_t;
-__attribute__((noinline)) int look(void *raw, struct outer *o) { return ((struct inner *)raw)->a + o->last; }
+__attribute__((noinline)) int look(void *raw, outer_t *o) { return ((struct inner *)raw)->a + o->last; }
 int main(void)
 {
     struct inner one = { 11, "one" }, two = { 22, "two" };
@@ -19,7 +21,7 @@ int main(void)
 @pytest.mark.root
 def test_structs_of_the_program(rawbpf, compile_c, monkeypatch):
     program = compile_c(SOURCE, "-g", "-O0", name="typed")
-    monkeypatch.chdir(program.parent)
+    monkeypatch.chdir(os.path.dirname(program))
     done = rawbpf("trace", "-q", "-c", "./typed", "-e", """uprobe:./typed:look {
         $inner = (struct inner *)arg0;
         let $both : struct inner *[2] = args.o->both;
