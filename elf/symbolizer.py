@@ -280,6 +280,16 @@ class ProcessSymbols:
     def __exit__(self, *exception):
         self.close()
 
+    def build_id(self, address):
+        """(build id in hexadecimal, offset in the file) of an address; None when its file has no build id."""
+        mapping = self.mapping(address)
+        image = self.image(mapping) if mapping is not None else None
+        try:
+            build_id = image.build_id if image is not None else ""
+        except ElfError:
+            build_id = ""
+        return (build_id, address - mapping.start + mapping.offset - image.file_base) if build_id else None
+
     def image(self, mapping):
         """The Image of the file behind a mapping, None when there is none."""
         symbols = self._symbols(mapping)

@@ -95,3 +95,49 @@ def test_names_of_cplusplus_and_rust(rawbpf, tmp_path, compile_c):
         assert "@u[%s]: 3\n" % name in raw
         assert "@s[\n        %s+0\n]: 3\n" % name in raw
     assert subprocess.run(["c++filt", "_ZN2ns1S3runEiPKc"], text=True, capture_output=True).stdout.strip() == cplusplus
+
+
+def test_build_ids(rawbpf, inlined):
+    out = stack(rawbpf, inlined, "uprobe:./inl:leave_here { @[ustack(build_id, 2)] = count(); }")
+    build_id = re.search(r"Build ID: (\w+)", subprocess.run(["readelf", "-n", "./inl"], cwd=inlined, text=True,
+                                                              capture_output=True).stdout).group(1)
+    # the first segments of this program have equal addresses and file offsets
+    place = next(line.split()[0] for line in subprocess.run(["nm", "./inl"], cwd=inlined, text=True, capture_output=True)
+                 .stdout.splitlines() if line.endswith(" leave_here"))
+    assert re.search(r"@\[\n%s 0x%x\n%s 0x[0-9a-f]+\n\]: 3\n" % (build_id, int(place, 16), build_id), out)
+
+
+JIT = r"""
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+volatile int sink;
+__attribute__((noinline)) void leaf(void) { usleep(1); __asm__ volatile("leave_here: nop" : : : "memory"); sink = 1; }
+int main(void)
+{
+    /* push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret */
+    static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+    unsigned char *page = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char name[64];
+    memcpy(page + 64, code, sizeof code);
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+    FILE *map = fopen(name, "w");
+    fprintf(map, "%lx %x Foo::made at run time\n", (unsigned long)page + 64, (unsigned)sizeof code);
+    fclose(map);
+    usleep(300000);     /* the reader gets to know the page */
+    for (volatile int i = 0; i < 3; i++) ((void (*)(void (*)(void)))(page + 64))(leaf);
+    usleep(300000);
+    unlink(name);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("function", ("ustack", "dw_ustack"))
+def test_code_that_was_made_at_run_time(rawbpf, tmp_path, compile_c, function):
+    """perf's map file names it; where no unwinding table knows it, its frame pointer leads on."""
+    (tmp_path / "jit").symlink_to(compile_c(JIT, "-O1", "-g0", "-fno-omit-frame-pointer", name="jit"))
+    out = stack(rawbpf, tmp_path, "config = { unstable_dw_ustack=enable } uprobe:./jit:leave_here { @[%s(3)] = count(); } "
+                "interval:ms:50 { print(@); }" % function, "./jit")
+    assert re.search(r"@\[\n        (leave_here|leaf)\+\d+\n        Foo::made at run time\+6\n        main\+\d+\n\]: 3\n", out)

@@ -74,6 +74,10 @@ class Host(types.Host):
         return self._stack(addresses, mode, frames, "0x%x")
 
     def user_stack(self, addresses, pid, probe_id, mode):
+        if mode == "build_id":
+            found = [(self.processes.build_id(address, pid), address) for address in addresses]
+            return "\n" + "".join(["%s 0x%x\n" % where if where else "0x%x\n" % address for where, address in found])
+
         def frames(address, called):
             if self.lines:
                 return self.processes.frames(address, pid, called)

@@ -82,6 +82,11 @@ class Processes:
         symbols = self._with(address, pid)
         return symbols.frames(address, called) if symbols is not None else []
 
+    def build_id(self, address, pid):
+        """(build id, file offset) of an address in a process, or None."""
+        symbols = self._with(address, pid)
+        return symbols.build_id(address) if symbols is not None else None
+
     def _with(self, address, pid):
         """The ProcessSymbols in which an address of a process has a name, or None."""
         snapshot = self.look(pid)
