@@ -9,7 +9,7 @@ import pytest
 from rawbpf.asm import assemble
 from rawbpf.loader import kernel, ksyms
 from rawbpf.loader.refusals import KINDS
-from rawbpf.tools.units import of_assembly
+from rawbpf.tools.units import Unit, of_assembly
 from rawbpf.tools.verify import verify
 
 from . import refused
@@ -90,8 +90,36 @@ def test_all_programs(kind):
     assert not [(case.text, wrong) for case in refused.ALL if case.kind == kind for wrong in [wrong_with(case)] if wrong]
 
 
+def told(unit):
+    with unit:
+        why = verify(unit)["refusal"]
+    return why["kind"], why["message"]
+
+
+@pytest.mark.kernel
+def test_type_information_that_does_not_fit():
+    """The function information of one function for a program of two."""
+    from rawbpf.loader.btf import BtfObject, function_types
+    data, info = function_types([("main", 0)])
+    code = assemble("call f\nexit\nf: r0 = 0\nexit", "a.s").instructions()
+    kind, message = told(Unit("a.s", "a", "xdp", code, options=lambda: {"btf": BtfObject.load(data), "func_info": info}))
+    assert (kind, message) == ("btf", "number of funcs in func_info doesn't match number of subprogs")
+
+
+@pytest.mark.kernel
+def test_a_target_that_nothing_is_attached_to():
+    """A tracepoint program for a struct: such a program wants the typedef of a tracepoint."""
+    struct_id = ksyms.vmlinux().find_id("task_struct", "struct")
+    code = assemble("r0 = 0\nexit", "a.s").instructions()
+    unit = Unit("a.s", "a", "tracing", code, license="GPL", options=lambda: {
+        "expected_attach_type": "trace_raw_tp", "attach_btf_id": struct_id})
+    assert told(unit) == ("attach-target", "attach_btf_id %d is not a typedef" % struct_id)
+
+
 def test_there_are_enough_of_them():
     assert len(refused.ALL) >= 300
     assert len({(case.type, case.text, case.license, case.weak) for case in refused.ALL}) == len(refused.ALL)
     # what cannot be had of a kernel that has no bug, and with a JIT
-    assert set(KINDS) - {case.kind for case in refused.ALL} == {"verifier-bug", "other", "kptr", "btf", "attach-target", "not-supported"}
+    assert set(KINDS) - {case.kind for case in refused.ALL} == {"verifier-bug", "other", "not-supported",
+                                                             # below, and of objects in test_verify_objects.py
+                                                             "kptr", "btf", "attach-target"}
