@@ -58,7 +58,7 @@ def test_formats_agree_with_btf():
             if loc or not field.scalar:
                 continue
             fields += 1
-            if isinstance(bare, types.Int) and bare.encoding != "bool" and field.count < 0:
+            if isinstance(bare, types.Int) and not bare.encoding and field.count < 0:
                 assert bare.signed == field.signed, where
             if isinstance(types.strip(trace_format.field_type(field)), types.Pointer):  # a typedef hides one
                 assert isinstance(bare, types.Pointer), where
