@@ -187,11 +187,73 @@ def _equal_literal(b, node, data, then, otherwise):
         f.jump(otherwise)       # not reached: the last branch went to `then`
 
 
+ONES, HIGHS = 0x0101010101010101, 0x8080808080808080
+
+
+def first_nul(f, word):
+    """An operand that is 0 when none of a word's bytes is, else has its lowest set bit in the first one that is (as little
+    endian machines load it)."""
+    return f.alu("&", f.alu("&", f.alu("-", word, f.const(ONES)), f.alu("^", word, -1)), f.const(HIGHS))
+
+
+def _word_loop(b, places, size, each):
+    """Code of each(index, the places' words at index) for every whole word of `size` bytes; the number of bytes that it
+    covers. Small or unaligned pieces are left to the caller: 0."""
+    f = b.f
+    if size < 16 or any(place.off % 8 for place in places):
+        return 0
+    whole = size & -8
+    bases = [address(b, place) for place in places]
+    index = f.variable()
+    f.set(index, 0)
+    loop, done = f.block("words"), f.block()
+    f.jump(loop)
+    f.position(loop)
+    each(index, [f.copy(f.load(f.alu("+", base, index), 0, 8)) for base in bases])
+    f.set(index, f.alu("+", index, 8))
+    f.branch("<", index, whole, loop, done)
+    f.position(done)
+    return whole
+
+
 def _equal_places(b, left, right, then, otherwise):
-    """Byte by byte, up to the NUL of both."""
+    """Word by word, then byte by byte, up to the NUL of both."""
     f = b.f
     left, right = b.direct(left), b.direct(right)
     size = min(left.type.size, right.type.size)
+
+    def compare(index, words):
+        one, two = words
+        differ, same, following, ends = f.block("differ"), f.block(), f.block(), f.block()
+        f.branch("==", one, two, same, differ)
+        f.position(differ)          # equal if the first NUL comes before the first difference
+        nul = f.copy(first_nul(f, one))
+        f.branch("==", nul, 0, otherwise, ends)
+        f.position(ends)
+        change = f.alu("^", one, two)
+        f.branch(">", f.alu("&", change, f.neg(change)), f.alu("&", nul, f.neg(nul)), then, otherwise)
+        f.position(same)
+        f.branch("!=", first_nul(f, one), 0, then, following)
+        f.position(following)
+    done = _word_loop(b, (left, right), size, compare)
+    for at in range(done, size) if size - done < 8 else ():
+        byte = f.copy(f.load(left.base, left.off + at, 1))
+        same, following = f.block(), f.block()
+        f.branch("==", byte, f.load(right.base, right.off + at, 1), same, otherwise)
+        f.position(same)
+        f.branch("==", byte, 0, then, following)
+        f.position(following)
+    if size - done >= 8:
+        _equal_bytewise(b, left, right, size, then, otherwise)
+    if left.type.size == right.type.size:
+        f.jump(then)
+        return
+    longer = left if left.type.size > right.type.size else right
+    f.branch("==", f.load(longer.base, longer.off + size, 1), 0, then, otherwise)
+
+
+def _equal_bytewise(b, left, right, size, then, otherwise):
+    f = b.f
     a, c = address(b, left), address(b, right)
     index = f.variable()
     f.set(index, 0)
@@ -206,11 +268,51 @@ def _equal_places(b, left, right, then, otherwise):
     f.set(index, f.alu("+", index, 1))
     f.branch("<", index, size, loop, end)
     f.position(end)
-    if left.type.size == right.type.size:
-        f.jump(then)
-        return
-    longer = left if left.type.size > right.type.size else right
-    f.branch("==", f.load(longer.base, longer.off + size, 1), 0, then, otherwise)
+
+
+def length(b, place):
+    """The bytes before the NUL of a string at a place, an operand."""
+    f, size = b.f, place.type.size
+    result, found = f.variable(), f.block("length")
+    f.set(result, 0)
+
+    def look(index, words):
+        here, following = f.block(), f.block()
+        f.branch("!=", first_nul(f, words[0]), 0, here, following)
+        f.position(here)
+        base = f.alu("+", address(b, place), index)
+        for at in range(8):
+            more = f.block()
+            f.set(result, f.alu("+", index, at) if at else index)
+            if at == 7:
+                f.jump(found)
+                break
+            f.branch("==", f.load(base, at, 1), 0, found, more)
+            f.position(more)
+        f.position(following)
+    done = _word_loop(b, (place,), size, look)
+    base = address(b, place)
+    if size - done < 8:
+        for at in range(done, size):
+            more = f.block()
+            f.set(result, at)
+            f.branch("==", f.load(base, at, 1), 0, found, more)
+            f.position(more)
+        f.set(result, size)
+    else:
+        loop, more = f.block("strlen"), f.block()
+        f.set(result, 0)
+        f.jump(loop)
+        f.position(loop)
+        f.branch("==", f.load(f.alu("+", base, result), 0, 1), 0, found, more)
+        f.position(more)
+        f.set(result, f.alu("+", result, 1))
+        end = f.block()
+        f.branch("<", result, size, loop, end)
+        f.position(end)
+    f.jump(found)
+    f.position(found)
+    return result
 
 
 def equal_bytes(b, left, right, size, then, otherwise):

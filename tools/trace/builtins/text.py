@@ -57,24 +57,7 @@ class _Strlen(_OfTexts):
         return len(text.encode("utf-8", "surrogateescape")) if isinstance(text, str) else None
 
     def value(self, b, call):
-        return length_of(b, text_place(b, call.arguments[0]))
-
-
-def length_of(b, place):
-    """The bytes before the NUL of a string at a place."""
-    f = b.f
-    base = b.address(place)
-    index = f.variable()
-    f.set(index, 0)
-    loop, more, done = f.block("strlen"), f.block(), f.block()
-    f.jump(loop)
-    f.position(loop)
-    f.branch("==", f.load(f.alu("+", base, index), 0, 1), 0, done, more)
-    f.position(more)
-    f.set(index, f.alu("+", index, 1))
-    f.branch("<", index, place.type.size, loop, done)
-    f.position(done)
-    return index
+        return strings.length(b, text_place(b, call.arguments[0]))
 
 
 @register
@@ -89,7 +72,7 @@ class _Strcap(_OfTexts):
         return kind.size if isinstance(kind, (String, types.Array)) else None
 
     def value(self, b, call):
-        return length_of(b, text_place(b, call.arguments[0]))
+        return strings.length(b, text_place(b, call.arguments[0]))
 
 
 @register
@@ -258,7 +241,8 @@ class _Search(_OfTexts):
         result = f.variable()
         f.set(result, int(self.of_index(-1)))
         done = f.block()
-        if isinstance(part, str):
+        machine, kind = b.script.machine, b.point.program_type
+        if isinstance(part, str) and (place.type.size <= 1024 or not machine.has_helper("bpf_loop", kind)):
             self._literal(b, place, part.encode("utf-8", "surrogateescape"), result, done)
         else:
             self._other(b, call, place, text_place(b, call.arguments[1]), result, done)
