@@ -14,7 +14,7 @@ from rawbpf.elf import types
 from rawbpf.elf.btf import Btf
 from rawbpf.elf.btf_ext import CORE_KINDS
 from rawbpf.loader import Map, Object, ObjectError, VerifierError, kernel
-from tests.bpfcc import compile_bpf
+from tests.bpfcc import compile_bpf, compile_bpf_text
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel]
 PACKET = bytes(14)
@@ -212,6 +212,50 @@ def test_a_map_may_be_changed_and_reused():
         run(obj, "data")
         assert mine.lookup(b"\1\0\0\0") == b"\7\0\0\0e\0\0\0"
         assert obj.maps["events"].map.max_entries == 8192
+
+
+CONFIGURATION = """
+#include "bpf.h"
+enum libbpf_tristate { TRI_NO, TRI_YES, TRI_MODULE };
+extern u8 CONFIG_ONE kconfig;
+extern _Bool CONFIG_TWO kconfig;
+extern enum libbpf_tristate CONFIG_THREE kconfig;
+extern u64 CONFIG_FOUR kconfig;
+extern const char CONFIG_FIVE[8] kconfig;
+extern s32 CONFIG_SIX kconfig;
+extern _Bool CONFIG_SEVEN kconfig weak;
+u64 values[8];
+SEC("socket") int look(void *ctx)
+{
+	values[0] = CONFIG_ONE;
+	values[1] = CONFIG_TWO;
+	values[2] = CONFIG_THREE;
+	values[3] = CONFIG_FOUR;
+	values[4] = CONFIG_FIVE[0] << 8 | CONFIG_FIVE[2];
+	values[5] = CONFIG_SIX;
+	values[6] = CONFIG_SEVEN;
+	return 0;
+}
+"""
+GIVEN = {"CONFIG_ONE": "m", "CONFIG_TWO": "y", "CONFIG_THREE": "m", "CONFIG_FOUR": "0xffffffff00000001",
+         "CONFIG_FIVE": '"abc"', "CONFIG_SIX": "-5"}
+
+
+def test_configuration_of_every_type():
+    path = compile_bpf_text(CONFIGURATION)
+    with Object.open(path, kconfig=GIVEN) as obj:
+        obj.load()
+        run(obj, "look")
+        assert obj.bss["values"] == [ord("m"), 1, 2, 0xffffffff00000001, ord("a") << 8 | ord("c"), (1 << 64) - 5, 0, 0]
+        assert obj.kconfig["CONFIG_FIVE"] == "abc" and obj.kconfig["CONFIG_SIX"] == -5
+    for change, reason in (({"CONFIG_TWO": "m"}, "CONFIG_TWO: its type does not take the value m"),
+                           ({"CONFIG_FOUR": "y"}, "CONFIG_FOUR: its type does not take the value y"),
+                           ({"CONFIG_FIVE": "5"}, "CONFIG_FIVE: its type does not take the value 5"),
+                           ({"CONFIG_SIX": "0x123456789"}, "CONFIG_SIX: its type does not take"),
+                           ({"CONFIG_ONE": None}, "the kernel's configuration has no CONFIG_ONE")):
+        given = {name: value for name, value in dict(GIVEN, **change).items() if value is not None}
+        with Object.open(path, kconfig=given) as obj, pytest.raises(ObjectError, match=reason):
+            obj.load()
 
 
 def test_functions_and_lines_arrive_in_the_kernel(loaded):

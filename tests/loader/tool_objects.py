@@ -2,12 +2,14 @@
 
     python -m tests.loader.tool_objects collect FOLDER      fetch them, and bpftool, as files into FOLDER
     python -m tests.loader.tool_objects compare FOLDER      load (and attach) each with bpftool and with rawbpf
+    python -m tests.loader.tool_objects features FOLDER     `feature probe` of both
 
 The first is for the host, the second for any kernel: python -m tests.vm --kernel 6.12 --add FOLDER=/objects
 --shell 'python3 -m tests.loader.tool_objects compare /objects'. The objects are those in Debian's libbpf-tools (cut
 out of its programs) and beside its xdp-tools.
 """
 
+import json
 import os
 import shutil
 import struct
@@ -89,58 +91,88 @@ def enter(bpffs):
 
 def theirs(command, path, *words):
     """(does bpftool load it, what it says)"""
+    def prepare():
+        enter(bpffs)
+        os.mkdir(os.path.join(bpffs, "all"))        # where it pins what it cannot attach
     with tempfile.TemporaryDirectory() as bpffs:
         done = subprocess.run([*command, "prog", "loadall", str(path), os.path.join(bpffs, "all"), *words],
-                              preexec_fn=lambda: enter(bpffs), capture_output=True, text=True, timeout=300)
+                              preexec_fn=prepare, capture_output=True, text=True, timeout=300)
     return done.returncode == 0, done.stderr
 
 
 OURS = """
 import os, sys
 from tests.loader.tool_objects import enter
-path, bpffs, attach = sys.argv[1:]
+bpffs, attach, *paths = sys.argv[1:]
 enter(bpffs)
 from rawbpf.loader import KernelError, Object, ObjectError
-try:
-    with Object.open(path, pin_root=bpffs) as obj:
-        obj.load()
-        if attach == "attach":
-            obj.attach().close()
-except (KernelError, ObjectError) as error:
-    print(error)
+for path in paths:
+    try:
+        with Object.open(path, pin_root=bpffs) as obj:
+            obj.load()
+            if attach == "attach":
+                obj.attach().close()
+        print()
+    except (KernelError, ObjectError) as error:
+        print(error)
+    for name in os.listdir(bpffs):          # maps that the object wants to be pinned
+        os.unlink(os.path.join(bpffs, name))
 """
 
 
-def ours(path, attach=False):
-    """(do we load it, why not)"""
+def ours(paths, attach=False):
+    """[why we do not load it, "" for those that we do], in one process."""
     with tempfile.TemporaryDirectory() as bpffs:
-        done = subprocess.run([sys.executable, "-c", OURS, str(path), bpffs, "attach" if attach else ""],
-                              capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, "%s: %s" % (path, done.stderr)
-    return not done.stdout, done.stdout.strip()
+        done = subprocess.run([sys.executable, "-c", OURS, bpffs, "attach" if attach else "", *map(str, paths)],
+                              capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")[:-1]
 
 
 def compare(folder):
     """Prints a line for each that goes another way, then the counts -> how many went another way."""
     command, other = bpftool(folder), 0
+    paths = sorted(Path(folder).glob("*.o"))
     counts = {"load": [0, 0, 0], "attach": [0, 0, 0]}       # both, neither, one
-    for path in sorted(Path(folder).glob("*.o")):
-        for what, words in (("load", ()), ("attach", ("autoattach",))):
-            (they, said), (we, why) = theirs(command, path, *words), ours(path, what == "attach")
+    for what, words in (("load", ()), ("attach", ("autoattach",))):
+        loaded = []
+        for path, why in zip(paths, ours(paths, what == "attach")):
+            (they, said), we = theirs(command, path, *words), not why
             counts[what][0 if they and we else 1 if not they and not we else 2] += 1
+            if they and we:
+                loaded.append(path)
             if they != we:
                 other += 1
                 last = [line for line in said.strip().splitlines() if line][-2:]
                 print("%s %s: libbpf %s, rawbpf %s: %s %s" % (what, path.name, they, we, why, " / ".join(last)), flush=True)
             elif not we and "-v" in sys.argv:
                 print("%s %s: neither: %s" % (what, path.name, why), flush=True)
-            if not they and what == "load":
-                break
+        paths = loaded
     for what, (both, neither, one) in counts.items():
         print("%s: %d objects, with libbpf and with rawbpf; %d with neither, %d with one of them" % (
             what, both, neither, one), flush=True)
     return other
 
 
+def features(folder):
+    """Prints where `feature probe` of bpftool and of rawbpf differ -> in how many answers."""
+    answers = [json.loads(subprocess.run([*command, "-j", "feature", "probe"], capture_output=True, text=True).stdout)
+               for command in (bpftool(folder), [sys.executable, "-m", "rawbpf.tools"])]
+    count = other = 0
+    for group in ("syscall_config", "program_types", "map_types", "helpers", "misc"):
+        one, two = ({} if each.get(group) is None else each[group] for each in answers)
+        for name in sorted(set(one) | set(two)):
+            count += 1
+            if one.get(name) != two.get(name):
+                other += 1
+                left, right = one.get(name), two.get(name)
+                if isinstance(left, list) and isinstance(right, list):
+                    left, right = sorted(set(left) - set(right)), sorted(set(right) - set(left))
+                print("%s %s: bpftool %s, rawbpf %s" % (group, name, left, right))
+    print("feature probe: %d answers, %d differ" % (count, other), flush=True)
+    return other
+
+
 if __name__ == "__main__":
-    sys.exit(collect(sys.argv[2]) if sys.argv[1] == "collect" else bool(compare(sys.argv[2])))
+    work = {"collect": collect, "compare": compare, "features": features}[sys.argv[1]]
+    sys.exit(bool(work(sys.argv[2])))
