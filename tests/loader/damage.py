@@ -19,7 +19,7 @@ from rawbpf.loader import Object, ObjectError, ksyms
 from rawbpf.loader.object_btf import for_kernel
 from tests.bpfcc import compile_bpf
 
-SECONDS = 10.0          # that one object may take, on a busy machine
+SECONDS = 5.0           # of CPU time that one object may take
 FIXTURES = ("core.c", "features.c", "struct_ops.c", "arena.c", "usdt.c")
 
 
@@ -44,7 +44,7 @@ def _errors(work):
 
 def exercise(data):
     """All that is done with an object before the kernel is asked -> the first error, or None."""
-    start, found = time.monotonic(), []
+    start, found = time.process_time(), []
     made = []
     found.append(_errors(lambda: made.append(Object.parse(data, "damaged.o"))))
     if made:
@@ -58,7 +58,7 @@ def exercise(data):
         for each in obj.struct_ops[:1]:
             found.append(_errors(lambda: each.kernel))
         found.append(_errors(lambda: BpfObjectFile.parse(link([obj.file]), "linked")))
-    assert time.monotonic() - start < SECONDS, "%.1f s" % (time.monotonic() - start)
+    assert time.process_time() - start < SECONDS, "%.1f s" % (time.process_time() - start)
     return next((error for error in found if error is not None), None)
 
 
