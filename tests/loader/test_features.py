@@ -126,6 +126,7 @@ _OPTIONAL_ATTACHES = {"netkit_primary", "netkit_peer", "trace_kprobe_multi", "tr
                       "trace_fentry_multi", "trace_fexit_multi", "trace_fsession_multi"}
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 def test_links_and_attach_types_by_version():
     running, before = kernel.release()[:2], _descriptors()
@@ -149,6 +150,7 @@ def test_fentry_is_known_where_the_kernel_traces_functions():
     assert features.has_link("kprobe_multi") == (kernel.release() >= (6, 12))       # Debian's 6.1 has no FPROBE
 
 
+@pytest.mark.slow
 @pytest.mark.kernel(since="6.12")
 def test_kernel_functions_by_version():
     """BTF tags all of them; those of the table are there from their version on."""

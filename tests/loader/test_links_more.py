@@ -12,7 +12,7 @@ from rawbpf.loader.uapi import F_AFTER, F_BEFORE
 from tests.loader.code import EXIT, insn, load, lookup
 from tests.loader.test_links import cgroup, counting, in_netns, loopback_up      # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
 
 def connected():
