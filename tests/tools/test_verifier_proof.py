@@ -100,3 +100,13 @@ def test_strings_are_compared_and_measured_byte_by_byte():
                        for one, two in pairs[start:start + 12])
         results += values("BEGIN { %s exit(); }" % body)
     assert results == [(one == two, len(one), len(two)) for one, two in pairs]
+
+
+@pytest.mark.kernel(since="5.17")
+def test_many_values_across_loops():
+    """Five callbacks inside each other share little stack: values go to scratch memory where it is not enough."""
+    names = "abcdefgh"
+    body = "".join('$%s = (1, "%s"); ' % (name, name * 20) for name in names)
+    loops = "".join("for ($i%d : 0..$n) { @k%d[comm, $i%d, \"%s\"] = 1; " % (i, i, i, "k" * 60) for i in range(5))
+    assert values("BEGIN { $n = 1; @n = 1; $n = @n; %s %s $z = %s; print($z); %s exit(); } END { %s }" % (
+        body, loops, " + ".join("$%s.0" % name for name in names), "}" * 5, "".join("clear(@k%d); " % i for i in range(5)))) == [8]

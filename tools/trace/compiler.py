@@ -308,22 +308,35 @@ class Compiler:
     # -- code
 
     def _programs(self, units):
-        from rawbpf.asm import compile_function
-        from .lower import Lowering
-        from .same_calls import merge_calls
         programs = []
         for unit in units:
             resolver = self._pass(unit, True)
             name = _program_name(unit)
             try:
-                function = Lowering(self, unit, resolver, name).run()
+                function, code = self._program(unit, resolver, name)
             except ScriptError as error:
                 self.diagnostics.add(error)
                 continue
-            merge_calls(function)
-            code = compile_function(function, self.machine.cpu_level)
             programs.append(CompiledProgram(name, code, unit.points, self.point_texts.cookies(unit), function, unit.probe))
         return programs
+
+    def _program(self, unit, resolver, name):
+        """(ir.Function, Code) of a unit. Where the stack is too small for it, all but single numbers go to scratch memory,
+        which is slower."""
+        from rawbpf.asm import AsmError, compile_function
+        from .lower import Lowering
+        from .same_calls import merge_calls
+        for frugal in (False, True):
+            function = Lowering(self, unit, resolver, name, frugal).run()
+            merge_calls(function)
+            try:
+                return function, compile_function(function, self.machine.cpu_level)
+            except AsmError as error:
+                if "stack" not in str(error):
+                    raise
+                reason = error
+        raise ScriptError(unit.probe.span, "This probe needs more stack than a BPF program has: %s" % reason,
+                          ["use fewer variables across loops, or several probes"])
 
     def _compiled(self, programs):
         kernel_maps = {}

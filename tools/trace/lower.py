@@ -15,7 +15,7 @@ from .folding import loop_by_callback
 from .lower_expr import ExpressionCode
 from .lower_loops import LoopCode
 from .lower_memory import STACK_VALUE, MemoryCode
-from .maps import MapCode
+from .maps import STACK_KEY, MapCode
 from .output import OutputCode
 from .place import Place
 from .scratch import Scratch
@@ -23,11 +23,16 @@ from .types import Pointer
 
 
 class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
-    """`unit` a resolve.Unit whose nodes carry their types; `r` the Resolver that put them there."""
+    """`unit` a resolve.Unit whose nodes carry their types; `r` the Resolver that put them there; `frugal`: little goes to
+    the stack."""
 
-    def __init__(self, script, unit, r, name):
+    def __init__(self, script, unit, r, name, frugal=False):
         self.script, self.unit, self.r = script, unit, r
+        # values and keys up to this size are on the BPF stack
+        self.stack_value, self.stack_key = (8, 8) if frugal else (STACK_VALUE, STACK_KEY)
         self.point = unit.point
+        for var in (*unit.variables.values(), *unit.for_variables.values()):
+            var.place, var.start = None, 0
         self.f = ir.Function(name)
         self.ctx = self.f.params[0]
         self.scratch = Scratch(self, claimed=script.interruptible(self.point))
@@ -100,7 +105,7 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
                 unit.for_variables[id(loop)].start = size
                 size += 8
         for var in shared:
-            if var.type.scalar or var.type.size <= STACK_VALUE:
+            if var.type.scalar or var.type.size <= self.stack_value:
                 var.place = size
                 size += -(-max(var.type.size, 8) // 8) * 8
             else:
@@ -114,7 +119,7 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
     def _place_variable(self, var):
         """Memory for a variable that is no register."""
         size = max(var.type.size, 8)
-        if size <= STACK_VALUE:
+        if size <= self.stack_value:
             slot = self.f.slot(-(-size // 8) * 8)
             for offset in range(0, slot.size, 8):
                 self.f.store(slot, offset, 0, 8)

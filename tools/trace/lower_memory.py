@@ -13,7 +13,7 @@ class MemoryCode:
     def temporary(self, kind, size=None):
         """Room for a value until the program ends."""
         size = max(kind.size if size is None else size, 1)
-        if size <= STACK_VALUE:
+        if size <= self.stack_value:
             return Place(self.f.slot(-(-size // 8) * 8), 0, kind)
         return self.scratch.place(kind, size)
 

@@ -99,7 +99,7 @@ class MapCode:
         return self.address(place)
 
     def key_place(self, kind):
-        if kind.size <= STACK_KEY:
+        if kind.size <= self.stack_key:
             return Place(self.f.slot(kind.size, 8), 0, kind)
         return self.scratch.place(kind)
 

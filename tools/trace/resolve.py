@@ -364,6 +364,8 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
             "%s has no explicit keys (scalar map), and cannot be used for iteration" % node.name, node))
         if var.key is None or var.value is None:
             raise Unresolved()
+        if isinstance(var.value, Aggregate) and not var.value.castable:
+            self.error(node, "Loop expression does not support type: %s" % var.value)
         return Tuple([var.key, var.value.scalar_type if isinstance(var.value, Aggregate) else var.value])
 
     def _Break(self, node):
