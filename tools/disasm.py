@@ -139,14 +139,27 @@ def _quoted(name):
 
 def _externals(assembly):
     """.kfunc and .ksym lines, with the types where they are known and can be written."""
-    from rawbpf.asm.prototypes import text
     lines = []
     for directive, known in ((".kfunc", assembly.kfuncs), (".ksym", assembly.ksyms)):
         for name, kind in sorted(known.items()):
-            lines.append("%s %s" % (directive, name if kind is None else text(name, kind)))
+            lines.append("%s %s" % (directive, _declared(name, kind)))
             if name in assembly.weak:
                 lines.append(".weak %s" % name)
     return lines
+
+
+def _declared(name, kind):
+    """The declaration of a kernel symbol, or its name where the assembler takes no more."""
+    from rawbpf.asm.prototypes import declaration, text
+    from rawbpf.asm.tokens import Tokens, Unexpected
+    if kind is None:
+        return name
+    said = text(name, kind)
+    try:
+        declaration(Tokens(said))
+    except Unexpected:
+        return name         # pointers to pointers to functions, and other things that no kfunc has
+    return said
 
 
 def _data(data):
