@@ -151,10 +151,40 @@ def test_two_lines_of_reasons_and_lines_without_an_end():
     ("R2 pointer arithmetic prohibited", "pointer-arithmetic"),
     ("R1 stack pointer arithmetic goes out of range, prohibited for !root; off=8", "capability"),
     ("verifier bug: unexpected iterator state 3 (next)", "verifier-bug"),
+    ("bpf verifier narrow ctx load misconfigured", "verifier-bug"),
+    ("map 'm' has no valid bpf_timer", "special-field"),
+    ("map 'm' has to have BTF in order to use bpf_kptr_xchg", "special-field"),
+    ("map 'm' has to have BTF in order to use bpf_spin_lock", "lock"),
+    ("can't spin_{lock,unlock} in rbtree cb", "lock"),
+    ("store to uptr disallowed", "kptr"),
+    ("leaking pointer from stack off -8", "pointer-leak"),
+    ("read from map forbidden, value_size=8 off=0 size=8", "write-only"),
+    ("access beyond struct task_struct at off 99999 size 8", "struct-field"),
+    ("R1 is ptr_task_struct invalid negative access: off=-8", "struct-field"),
+    ("R1 must be a rcu pointer", "untrusted-pointer"),
+    ("In async callback the register R0 is not a known value (scalar())", "return-value"),
+    ("BPF_ST stores into R1 ctx is not allowed", "write-forbidden"),
+    ("do_exit() is not modifiable", "attach-target"),
+    ("The function f has 13 arguments. Too many.", "attach-target"),
+    ("The total number of maps per program has reached the limit of 64", "bad-map-reference"),
+    ("insn 7 cannot be patched due to 16-bit range", "too-large"),
+    ("recursive call from f() to f()", "call"),
+    ("call to invalid destination", "call"),
+    ("sleepable global function f() called in non-sleepable program", "sleepable"),
+    ("JIT does not support calling kfunc bpf_x#7", "not-supported"),
+    ("trace type programs with run-time allocated hash maps are unsafe. Switch to preallocated hash maps.", "wrong-map-type"),
+    ("invalid func unknown#195896080", "missing-in-kernel"),
     ("something that no kernel says", "other"),
 ])
 def test_kinds(message, kind):
     assert refusals.kind_of(message) == kind
+
+
+def test_several_lines_tell_one_kind():
+    assert refusals.kind_of_all(["R1 is not a scalar", "the call stack of 9 frames is too deep"]) == "stack-too-deep"
+    assert refusals.kind_of_all(["invalid access to map value, value_size=8 off=8 size=8",
+                                 "R0 min value is outside of the allowed memory range"]) == "out-of-bounds-map-value"
+    assert refusals.kind_of_all(["what nobody says"]) == refusals.kind_of_all([]) == "other"
 
 
 def test_every_kind_can_be_told_and_says_something():
