@@ -112,6 +112,11 @@ def hardware(name, period=None, freq=None):
                 **_rate(period, freq))
 
 
+def counter(name, type, config):
+    """An event that only counts, in the kernel: TYPE_HARDWARE, TYPE_HW_CACHE or TYPE_SOFTWARE with its config."""
+    return Attr("counter %s" % name, type=type, config=config, flags=syscalls.ATTR_EXCLUDE_USER)
+
+
 def breakpoint(address, length, type=BREAKPOINT_W, inherit=False):
     """A hardware breakpoint (debug register): type is a sum of BREAKPOINT_*, length 1, 2, 4 or 8.
     With inherit, threads and children that the traced one starts later have it too."""

@@ -8,11 +8,12 @@ import select
 import signal
 import socket
 import termios
+import time
 
 import pytest
 
 from rawbpf.asm import assemble
-from rawbpf.loader import Map, Program
+from rawbpf.loader import Map, Object, Program
 from tests.loader.code import EXIT, mov
 from tests.tools.inspecting import run, run_json
 
@@ -91,3 +92,48 @@ def test_version():
     found = run_json("version")
     assert run("version")[1] == run("--version")[1] == "rawbpf %s\n" % found["version"]
     assert found["features"]["bootstrap"] is False and found["features"]["crypto"] is False
+
+
+PROFILED = ".section socket\nprofiled:\n    r6 = 0\nagain:\n    r6 += 1\n    if r6 < 200 goto again\n    r0 = 0\n    exit\n"
+
+
+@pytest.mark.vm
+def test_profile(rawbpf, tmp_path):
+    """The runs are counted exactly; the clock goes on in them, and not beyond the time that passed."""
+    (tmp_path / "p.s").write_text(PROFILED)
+    assert rawbpf("asm", "-f", "elf", "-o", tmp_path / "p.o", tmp_path / "p.s").returncode == 0
+    with Object.open(tmp_path / "p.o") as obj:
+        obj.load()
+        program = obj.programs["profiled"].program
+        number = str(program.info().id)
+        before = {one["id"] for one in json.loads(rawbpf("-j", "prog", "show").stdout)}
+        done = rawbpf.start("-j", "prog", "profile", "id", number, "cpu_clock")
+        # both programs of it are there when the second link is
+        until = time.monotonic() + 30
+        while time.monotonic() < until and sum(
+                one["type"] == "tracing" for one in json.loads(rawbpf("-j", "link", "show").stdout)) < 2:
+            assert done.poll() is None, done.stderr.read()
+        start = time.monotonic_ns()
+        for _ in range(100):
+            program.test_run(bytes(14))
+        passed = time.monotonic_ns() - start
+        done.send_signal(signal.SIGINT)
+        out, error = done.communicate(timeout=30)
+        assert (done.returncode, error) == (0, "")
+        (found,) = json.loads(out)
+        assert (found["metric"], found["run_cnt"]) == ("cpu_clock", 100)
+        assert 0 < found["value"] < passed and found["running"] <= found["enabled"]
+        text = rawbpf("prog", "profile", "id", number, "duration", "1", "cpu_clock").stdout
+        assert text.startswith("\n%18d run_cnt" % 0) and "%18d cpu_clock" % 0 in text
+        assert {one["id"] for one in json.loads(rawbpf("-j", "prog", "show").stdout)} == before
+
+
+@pytest.mark.root
+def test_profile_errors():
+    with Program.load("socket_filter", mov(0, 0) + EXIT) as program:
+        number = program.info().id
+        for words, said in (((), "no metric: there are cycles"), (("colour",), "unknown metric colour: there are cycles"),
+                            (("cycles",), "program %d has no BTF, which fentry needs" % number),
+                            (("cycles", "instructions", "l1d_loads", "llc_misses", "cpu_clock"), "too many metrics: 4 at most")):
+            status, out, error = run("prog", "profile", "id", number, *words)
+            assert (status, out) == (255, "") and error.startswith("Error: " + said) and error.count("\n") == 1

@@ -16,9 +16,11 @@ USAGE = """usage: rawbpf prog { show | list } [PROG]
        rawbpf prog { attach | detach } PROG ATTACH_TYPE [MAP]
        rawbpf prog run PROG data_in FILE [data_out FILE [data_size_out L]]
                             [ctx_in FILE [ctx_out FILE [ctx_size_out M]]] [repeat N]
+       rawbpf prog profile PROG [duration SECONDS] METRIC...
        rawbpf prog tracelog [{ stdout | stderr } PROG]
 
 ATTACH_TYPE := { sk_msg_verdict | sk_skb_verdict | sk_skb_stream_verdict | sk_skb_stream_parser | flow_dissector }
+METRIC := { cycles | instructions | l1d_loads | llc_misses | itlb_misses | dtlb_misses | cpu_clock }
 PROG := { id ID | tag TAG | name NAME | pinned FILE };  MAP := { id ID | name NAME | pinned FILE }
 """
 
@@ -215,6 +217,12 @@ def detach(session, words):
     _place(session, words, prog_detach)
 
 
+def profile(session, words):
+    from .profile import run as work
+    with one("prog", words) as program:
+        work(session, words, program)
+
+
 def tracelog(session, words):
     from .tracelog import streams, trace_pipe
     if words:
@@ -227,7 +235,7 @@ def tracelog(session, words):
 
 
 VERBS = {"show": show, "list": show, "dump": dump, "pin": pin, "load": load, "loadall": loadall, "run": run_program,
-         "tracelog": tracelog, "attach": attach, "detach": detach}
+         "tracelog": tracelog, "attach": attach, "detach": detach, "profile": profile}
 
 
 def run(argv):
