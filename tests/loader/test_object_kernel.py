@@ -225,6 +225,15 @@ def test_what_cannot_be_loaded(section, reason):
             obj.load()
 
 
+def test_a_size_that_the_object_leaves_open():
+    with Object.parse(write_object(assemble(COUNT.replace("array", "hash") % "socket"), MAP_TYPES)) as obj:
+        obj.maps["hits"].max_entries = 0
+        with pytest.raises(KernelError, match=r"leaves its max_entries open: set obj.maps\['hits'\].max_entries before"):
+            obj.load()
+        obj.maps["hits"].max_entries = 5
+        assert obj.load().maps["hits"].map.max_entries == 5
+
+
 def test_attached_to_a_target_that_is_given():
     with Object.parse(write_object(assemble(COUNT % "perf_event"), MAP_TYPES)) as obj:
         obj.load()
