@@ -294,6 +294,11 @@ def split(text):
     return parts
 
 
+def is_plain(part):
+    """Can it be written in a probe as it is?"""
+    return _PLAIN.match(part) is not None
+
+
 def quote(part):
     """One part as it must be written in a probe: quoted if it holds anything but the characters
     of names, paths and wildcards."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from . import paths
 from .attach import OF_THE_POINT, attach_perf, perf_cookies, reserve_files
-from .base import (Attachment, Listed, Source, SourceError, has_wildcard, matcher, nearest, number,
+from .base import (Attachment, Listed, Source, SourceError, has_wildcard, is_plain, matcher, nearest, number,
                    quote, split, try_number)
 from .registers import RegistersPoint
 
@@ -214,25 +214,47 @@ class Uprobe(Source):
                 binaries = paths.mapped(target.pid)
         except SourceError:
             return
-        lines = []
-        for each in binaries:
-            shown = quote(binary if given and not has_wildcard(binary) else each.shown)
-            found = {s.name: s for s in functions(each, function or "*", True, bool(language))}
-            for name, symbol in found.items():
-                lines.append((self._line(shown, language, name), each, symbol))
-        for line, each, symbol in sorted(lines, key=lambda line: line[0]):
-            yield Listed(line, UprobePoint(self, each, symbol.name, symbol.value, 0, None,
-                                           symbol).declarations)
+        listings = [self._listed(each, quote(binary if given and not has_wildcard(binary) else each.shown), language,
+                                 function or "*") for each in binaries]
+        if len(listings) == 1:
+            yield from listings[0]
+        else:
+            yield from sorted((line for lines in listings for line in lines), key=lambda line: line.text)
+
+    def _listed(self, binary, shown, language, pattern):
+        """The functions of one file, sorted by their lines."""
+        found = {symbol[0]: symbol for symbol in functions(binary, pattern, True, bool(language))}
+        if language:
+            found = {self._line(shown, language, name): symbol for name, symbol in found.items()}
+            prefix = ""
+        else:
+            prefix = "%s:%s:" % (self.shown, shown)
+            if not is_plain("".join(found) or "x"):     # mostly every name is
+                found = {quote(name): symbol for name, symbol in found.items()}
+        for text in sorted(found):
+            yield _ListedFunction(prefix + text, self, binary, found[text])
 
     def _line(self, shown, language, name):
-        if not language:
-            return "%s:%s:%s" % (self.shown, shown, quote(name))
         from rawbpf.elf.demangle import demangle
 
         readable = demangle(name)
         if readable != name:  # always in quotes: it has parameters
             name = '"%s"' % readable.replace("\\", "\\\\").replace('"', '\\"')
         return "%s:%s:%s:%s" % (self.shown, shown, language, name)
+
+
+class _ListedFunction(Listed):
+    """A function of a file; half a million of them must be cheap."""
+
+    __slots__ = ("source", "binary", "symbol")
+
+    def __init__(self, text, source, binary, symbol):
+        self.text, self.source, self.binary, self.symbol = text, source, binary, symbol
+
+    @property
+    def arguments(self):
+        symbol = self.symbol
+        return UprobePoint(self.source, self.binary, symbol.name, symbol.value, 0, None, symbol).declarations()
 
 
 class Uretprobe(Uprobe):
@@ -266,6 +288,10 @@ def functions(binary, pattern, quiet=False, demangled=False):
             whole = "(" in pattern
             return [s for s in binary.symbols.functions()
                     if matches(s.name) or any(map(matches, _spellings(demangle(s.name, whole))))]
+        if not has_wildcard(pattern):
+            return [s for s in binary.symbols.find_all(pattern) if s.is_function and "@" not in pattern]
+        if not pattern.strip("*"):
+            return list(binary.symbols.functions())
         return [s for s in binary.symbols.functions() if matches(s.name)]
     except (ElfError, SourceError) as error:
         if quiet:

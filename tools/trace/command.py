@@ -291,6 +291,7 @@ def _trace(parsed, name, text, positional, named, process):
 def listing(parsed):
     """-l: events that match a pattern, or those of a script."""
     json = parsed.get("format") == "json"
+    gc.disable()       # a line each of half a million functions is no garbage
     from .listing import list_pattern, list_program, list_script
     pid = parse_pid(parsed.get("pid")) if parsed.get("pid") is not None else None
     if pid is not None and not os.path.exists("/proc/%d" % pid):

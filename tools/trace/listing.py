@@ -71,11 +71,18 @@ def _listed(source, attach_point, points, target):
 
 def _print(listed, verbose, json):
     out = Writer(1, "full")
+    lines = []
     for item in listed:
         if json:
-            lines = [_json(item, verbose)]
+            lines.append(_json(item, verbose))
+        elif verbose:
+            lines += item.verbose()
         else:
-            lines = item.verbose() if verbose else [item.text]
+            lines.append(item.text)
+        if len(lines) > 500:
+            out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+            lines = []
+    if lines:
         out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
     out.flush()
 
