@@ -165,28 +165,24 @@ def _tracing_multi(program, prefix, target):
     from . import ksyms
     module, colon, pattern = target.rpartition(":")
     btf = ksyms.types_of(module if colon and module != "vmlinux" else None)
-    ids = [number for number in _traceable(btf) if fnmatch.fnmatchcase(btf.name(number), pattern)]
+    ids = [number for name, number in btf.functions() if fnmatch.fnmatchcase(name, pattern) and _traceable(btf, number)]
     if not ids:
         raise ObjectError("the kernel has no function that can be traced and matches %s" % target)
     return link.attach_tracing_multi(program, "trace_%s_multi" % prefix.split(".")[0], ids)
 
 
-def _traceable(btf):
-    """BTF ids of functions of up to 12 arguments of up to 16 bytes, whose result is no struct."""
+def _traceable(btf, number):
+    """Has the function up to 12 arguments of up to 16 bytes, and a result that is no struct?"""
     from rawbpf.elf import btf_raw as raw
     from rawbpf.elf.image import ElfError
-    for number in range(max(btf.first_id, 1), btf.count):
-        if btf.kind(number) != "func":
-            continue
-        prototype = raw.record(btf, raw.record(btf, number).rest)
-        arguments = raw.parameters(prototype)
-        try:
-            if prototype.kind == "func_proto" and len(arguments) <= 12 and all(
-                    argument and raw.size(btf, argument) <= 16 for argument in arguments) and not (
-                    prototype.rest and raw.skip(btf, prototype.rest).kind in ("struct", "union")):
-                yield number
-        except ElfError:        # an argument without a size
-            continue
+    prototype = raw.record(btf, raw.record(btf, number).rest)
+    arguments = raw.parameters(prototype)
+    try:
+        return prototype.kind == "func_proto" and len(arguments) <= 12 and all(
+            argument and raw.size(btf, argument) <= 16 for argument in arguments) and not (
+            prototype.rest and raw.skip(btf, prototype.rest).kind in ("struct", "union"))
+    except ElfError:        # an argument without a size
+        return False
 
 
 _KINDS = {
