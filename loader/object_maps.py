@@ -192,7 +192,7 @@ class ObjectMap:
 
     def reader(self, **options):
         """The RingBuffer or PerfBuffer of this map, made once."""
-        if self._reader is None:
+        if self._reader is None or self.type == "user_ringbuf":
             if self.type == "ringbuf":
                 from .ringbuf import RingBuffer as Reader
             elif self.type == "perf_event_array":
@@ -200,6 +200,15 @@ class ObjectMap:
             else:
                 raise ObjectError("map %s: a %s map has no records to read" % (self.name, self.type))
             self._reader = Reader(self._loaded(), **options)
+        return self._reader
+
+    def writer(self):
+        """The UserRingBuffer of this map (6.1+), made once: its write(bytes) adds a record, which a program drains."""
+        if self.type != "user_ringbuf":
+            raise ObjectError("map %s: a %s map takes no records" % (self.name, self.type))
+        if self._reader is None:
+            from .userring import UserRingBuffer
+            self._reader = UserRingBuffer(self._loaded())
         return self._reader
 
     def records(self, timeout=0):

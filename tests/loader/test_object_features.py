@@ -161,6 +161,50 @@ def test_an_arena_too_small():
             obj.load(only="count")
 
 
+DRAIN = """
+#include "bpf.h"
+static long (*dynptr_read)(void *to, u32 size, const void *from, u32 offset, u64 flags) = (void *)201;
+static long (*drain)(void *map, void *callback, void *context, u64 flags) = (void *)209;
+struct { __uint(type, 31); __uint(max_entries, 5000); } orders SEC(".maps");
+u64 sum, count;
+static long one(void *record, void *context)
+{
+	u64 value = 0;
+	dynptr_read(&value, 8, record, 0, 0);
+	sum += value;
+	count++;
+	return 0;
+}
+SEC("raw_tp/sys_enter") int take(void *ctx)
+{
+	u64 none = 0;
+	drain(&orders, one, &none, 0);
+	return 0;
+}
+"""
+
+
+def test_records_to_a_program():
+    import os
+    with Object.open(compile_bpf_text(DRAIN)) as obj:
+        if kernel.release() < (6, 1):
+            with pytest.raises(KernelError, match="map type user_ringbuf needs Linux 6.1"):
+                obj.load()
+            return
+        obj.load()
+        assert obj.maps["orders"].map.max_entries == 8192
+        for number in range(1, 11):
+            assert obj.maps["orders"].writer().write(number.to_bytes(8, "little"))
+        with obj.attach():
+            for _ in range(100):
+                os.getpid()
+                if obj.bss["count"] == 10:
+                    break
+        assert (obj.bss["count"], obj.bss["sum"]) == (10, 55)
+        with pytest.raises(ObjectError, match="a user_ringbuf map has no records to read"):
+            obj.maps["orders"].reader()
+
+
 PROBES = r"""
 #include <stdio.h>
 #include <unistd.h>
