@@ -453,6 +453,10 @@ class _Walk:
             if size == 8 or bits < 8 * size or bits == 8 * size and not signed:
                 self.same[op.dst.n] = found
                 return
+            if not signed:
+                # The low bytes of what was stored.
+                self._extend(Op("extend", op.dst, (found,), (size, False), op.span))
+                return
         self._add(op)
         if not signed or size == 8:
             if size < 8:

@@ -300,3 +300,142 @@ def test_the_log_shows_lines_of_the_source():
         with pytest.raises(VerifierError) as caught:
             Program.load("sched_cls", made.instructions, btf=types, func_info=func_info, line_info=line_info)
     assert "; line number 5" in caught.value.log
+
+
+def test_a_test_of_what_was_chosen_by_a_branch_is_gone_past():
+    """strncmp("a", ..) == 0: one of two numbers, compared, decides."""
+    f = start()
+    yes, no, join, then, otherwise = (f.block(n) for n in ("yes", "no", "join", "then", "otherwise"))
+    v = f.variable()
+    f.branch("==", f.load(f.params[0], 0, 4), 5, yes, no)
+    f.position(yes)
+    f.set(v, 0)
+    f.jump(join)
+    f.position(no)
+    f.set(v, 1)
+    f.jump(join)
+    f.position(join)
+    f.branch("!=", f.compare("==", v, 0), 0, then, otherwise)
+    f.position(then)
+    f.ret(7)
+    f.position(otherwise)
+    f.ret(8)
+    assert [line for line in code(f) if line.startswith("if")] == ["if r0 != 0x5 goto pc+2"] or (
+        len([line for line in code(f) if line.startswith("if")]) == 1)
+    assert len(code(f)) == 6      # load, test, and two times: a number, exit
+
+
+def test_the_same_end_of_several_blocks_is_there_once():
+    f = start()
+    x = f.load(f.params[0], 0, 4)
+    end = f.block("end")
+    for i in range(4):
+        then, after = f.block("then"), f.block("after")
+        f.branch("==", x, i, then, after)
+        f.position(then)
+        f.store(f.map_value("m"), 8, i, 8)
+        f.atomic("+", f.map_value("lost"), 0, 1)
+        f.jump(end)
+        f.position(after)
+    f.jump(end)
+    f.position(end)
+    f.ret(0)
+    assert sum("lock" in line for line in code(f)) == 1
+
+
+def test_a_loop_tests_at_its_end():
+    f = start()
+    head, body, end = f.block("head"), f.block("body"), f.block("end")
+    i = f.variable()
+    f.set(i, 0)
+    f.jump(head)
+    f.position(head)
+    f.branch("<", i, 10, body, end)
+    f.position(body)
+    f.atomic("+", f.map_value("m"), 0, i)
+    f.set(i, f.alu("+", i, 1))
+    f.jump(head)
+    f.position(end)
+    f.ret(0)
+    made = code(f)
+    # neither a test before the first time round nor a jump back to one
+    assert sum(line.startswith("if") for line in made) == 1 and not any(line.startswith("goto") for line in made)
+
+
+def test_a_number_with_a_sign_that_nobody_looks_at():
+    f = start()
+    x = f.load(f.params[0], 0, 4, signed=True)
+    f.store(f.map_value("m"), 0, x, 4)
+    f.ret(0)
+    assert not any("<<" in line or "s32" in line for line in code(f))
+    f = start()
+    x = f.load(f.params[0], 0, 4, signed=True)
+    f.store(f.map_value("m"), 0, x, 8)
+    f.ret(0)
+    assert any("s>>" in line for line in code(f))
+
+
+def test_stores_through_pointers():
+    """What is stored to again is not stored; neighbours are one; what is there is not stored again."""
+    f = start()
+    p = f.map_value("m")
+    f.store(p, 0, 1, 8)
+    f.store(p, 0, 2, 8)
+    f.store(p, 8, 1, 1)
+    f.store(p, 9, 2, 1)
+    q = f.load(p, 16, 8)
+    f.store(p, 16, q, 8)
+    f.ret(q)
+    assert [line for line in code(f) if line.startswith("*")] == ["*(u64 *)(r1 +0) = 2", "*(u16 *)(r1 +8) = 513"]
+    # a call, another pointer or an atomic operation may read what is stored
+    for between in (lambda f, p: f.call("bpf_trace_printk", 0, 0), lambda f, p: f.load(f.map_value("n"), 0, 8),
+                    lambda f, p: f.atomic("+", p, 0, 1)):
+        f = start()
+        p = f.map_value("m")
+        f.store(p, 0, 1, 8)
+        value = between(f, p)
+        f.store(p, 0, 2, 8)
+        f.ret(0 if value is None else value)
+        assert sum(line.startswith("*") for line in code(f)) == 2
+
+
+def test_what_calls_clobber():
+    """Only what is needed after a call avoids r0 to r5, and nothing is saved that is not."""
+    f = start()
+    kept = f.load(f.params[0], 0, 8)
+    gone = f.load(f.params[0], 8, 8)
+    slot = f.slot(8)
+    f.store(slot, 0, gone, 8)
+    f.call("bpf_map_delete_elem", f.map("m"), f.address(slot))
+    f.ret(kept)
+    assert code(f) == ["r6 = *(u64 *)(r1 +0)", "r1 = *(u64 *)(r1 +8)", "*(u64 *)(r10 -8) = r1", "r1 = map[m] ll",
+                       "r2 = r10", "r2 += -8", "call bpf_map_delete_elem#3", "r0 = r6", "exit"]
+
+
+def test_straight_line_code_moves_nothing():
+    """A value that is used twice, once by what overwrites its register: one copy, not two."""
+    f = start()
+    x = f.call("bpf_get_current_pid_tgid")
+    tgid = f.alu(">>", x, 32)
+    f.store(f.map_value("m"), 0, tgid, 8)
+    f.store(f.map_value("m"), 8, f.extend(x, 4, False), 8)
+    f.ret(0)
+    moves = [line for line in code(f) if line[0] == "r" and line.split(" = ")[-1][:1] == "r" and " = " in line
+             and "map" not in line]
+    assert len(moves) == 1
+
+
+def test_operands_and_offsets_are_folded():
+    f = start()
+    p = f.alu("+", f.map_value("m"), 16)
+    f.store(p, 8, f.alu("+", f.load(p, 4, 4), 5), 4)
+    f.ret(f.alu("&", f.load(f.alu("+", p, 8), 0, 4), f.const(0xff), 32))
+    assert code(f) == ["r1 = map[m][0]+0 ll", "r0 = *(u32 *)(r1 +20)", "r0 += 5", "*(u32 *)(r1 +24) = r0",
+                       "w0 &= 255", "exit"]
+
+
+def test_an_offset_that_no_instruction_holds():
+    f = start()
+    f.store(f.map_value("m"), 40000, 1, 8)
+    f.ret(f.load(f.map_value("m"), 40000, 8))
+    assert [line for line in code(f) if "u64" in line] == ["*(u64 *)(r1 +0) = 1"] and "r1 += 40000" in code(f)
