@@ -378,7 +378,7 @@ def _member(t, name, indent, depth):
     text, core = declaration(t, name).replace("[]", "[0]"), t
     while isinstance(core, (Pointer, Qualified, Array)):
         core = core.element if isinstance(core, Array) else core.target
-    if isinstance(core, (Struct, Enum)) and not core.name and depth <= 16:
+    if isinstance(core, (Struct, Enum)) and not core.name and depth <= 16 and not getattr(core, "forward", False):
         text = text.replace(_base(core), _definition(core, "", indent, depth), 1)
     return text
 

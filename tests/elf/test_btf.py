@@ -275,3 +275,9 @@ def test_lookups_take_milliseconds():
     for name in ("vfs_read", "file", "no_such_thing", "sock", "inode"):
         btf.find_id(name)
     assert best < 0.1 and (time.process_time() - start) / 5 < 0.05
+
+
+def test_a_member_that_is_only_declared_and_has_no_name():
+    """(a damaged file's) is not written out without end."""
+    member = types.Field("m", types.Pointer(lambda: types.Struct("struct", "", 0, (), True), 8), 0)
+    assert types.definition(types.Struct("struct", "s", 8, [member])) == "struct s {\n\tstruct {...} *m;\n}"
