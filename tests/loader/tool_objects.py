@@ -107,6 +107,7 @@ bpffs, attach, *paths = sys.argv[1:]
 enter(bpffs)
 from rawbpf.loader import KernelError, Object, ObjectError
 for path in paths:
+    obj = None
     try:
         with Object.open(path, pin_root=bpffs) as obj:
             obj.load()
@@ -115,8 +116,9 @@ for path in paths:
         print()
     except (KernelError, ObjectError) as error:
         print(error)
-    for name in os.listdir(bpffs):          # maps that the object wants to be pinned
-        os.unlink(os.path.join(bpffs, name))
+    for each in obj.maps.values() if obj is not None else ():
+        if each.pin_path and os.path.exists(each.pin_path):
+            os.unlink(each.pin_path)
 """
 
 
