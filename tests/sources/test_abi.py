@@ -36,6 +36,22 @@ def test_aarch64_registers():
     assert (registers["sp"], registers["pc"], registers["pstate"]) == (248, 256, 264)
 
 
+@pytest.mark.vm
+def test_aarch64_registers_against_the_header():
+    """In the arm64 guest, whose compiler has <asm/ptrace.h>."""
+    if platform.machine() != "aarch64":
+        return
+    names = ["regs[%d]" % n for n in range(31)] + ["sp", "pc", "pstate"]
+    lines = "".join('printf("%%d\\n", (int)offsetof(struct user_pt_regs, %s));' % name for name in names)
+    program = compile_c("#include <stddef.h>\n#include <stdio.h>\n#include <asm/ptrace.h>\n"
+                        "int main(void) { %s return 0; }" % lines, name="offsets")
+    out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    registers = abi.ABIS["aarch64"].registers
+    ours = [registers["r%d" % n] for n in range(31)] + [registers[name] for name in ("sp", "pc", "pstate")]
+    assert [int(line) for line in out.split()] == ours
+    assert [registers["x%d" % n] for n in range(31)] == ours[:31]
+
+
 def loads(machine, n, monkeypatch):
     monkeypatch.setattr(abi, "host", lambda: abi.ABIS[machine])
     monkeypatch.setattr("rawbpf.sources.memory.helper", lambda user, string=False: "bpf_probe_read_kernel")
