@@ -31,6 +31,7 @@ class ObjectUnit(Unit):
     """One program of an Object; `error`: why it cannot be linked, or None."""
 
     def __init__(self, made, program, type):
+        from rawbpf.elf.image import ElfError
         from rawbpf.loader import ObjectError
         self._object, self._program, self.error, self._prepared = made, program, None, False
         if type is not None:
@@ -39,11 +40,10 @@ class ObjectUnit(Unit):
         self._poisons, instructions, lines = {}, [], []
         try:
             linked = program.link()
-        except ObjectError as error:
-            self.error = error
-        else:
             instructions, self._poisons = linked.instructions, linked.poisons
             lines = _lines(made.file.btf, linked)
+        except (ElfError, ObjectError) as error:
+            self.error = ObjectError(str(error))
         super().__init__(made.file.path, program.name, program.type or "", instructions, lines, license=made.license,
                          options=lambda: {"expected_attach_type": program.expected_attach_type})
         for each in made.maps.values():
@@ -60,10 +60,15 @@ class ObjectUnit(Unit):
 
     def load(self, log_level=0, **log):
         """The loaded Program. VerifierError, KernelError, ObjectError."""
+        from rawbpf.elf.image import ElfError
+        from rawbpf.loader import ObjectError
         if self.error is not None:
             raise self.error
-        self.make_maps()
-        self._program.load(log_level, **log)
+        try:
+            self.make_maps()
+            self._program.load(log_level, **log)
+        except ElfError as error:
+            raise ObjectError(str(error)) from None
         return self._program.program
 
     def note_at(self, slot):

@@ -84,9 +84,11 @@ def chosen(path, type=None, name=None):
 
 def run_unit(unit, data, ctx, repeat=1):
     """The loader's TestRun of a Unit. A refusal of the verifier is explained."""
-    from rawbpf.loader.errors import VerifierError
+    from rawbpf.loader.errors import ObjectError, VerifierError
     try:
         program = unit.load()
+    except ObjectError as error:
+        raise Failure("%s: %s" % (unit.file, error)) from None
     except VerifierError:
         from .verify import verify
         from .verify_text import report

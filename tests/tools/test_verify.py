@@ -8,11 +8,14 @@ import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from rawbpf.asm import AsmError
 from rawbpf.loader import ObjectError
-from rawbpf.tools import cli, sections, verify, verify_text
+from rawbpf.tools import cli, sections, units, verify, verify_text
+from rawbpf.tools.failure import Failure
 from rawbpf.tools.vm import machine, verify as guests
 from rawbpf.tools.vm.debian import DebianError
 
@@ -93,6 +96,27 @@ def test_a_script(run, tmp_path):
     (tmp_path / "t.bt").write_text("BEGIN { nonsense(); }\n")
     status, out, error = run("verify", "t.bt")
     assert status == 1 and error.startswith("ERROR: ") and "t.bt:1:9" in error and error.count("ERROR") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_damaged_objects(run, tmp_path):
+    """Whatever is in an object: a record or one error."""
+    assert run("asm", "bad.s", "-f", "elf", "-o", "bad.o")[0] == 0
+    whole, random, seen = (tmp_path / "bad.o").read_bytes(), Random(7), set()
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(random.choice((1, 3, 10))):
+            data[random.randrange(len(data))] = random.choice((0, 1, 0x80, 0xff, random.randrange(256)))
+        try:
+            for unit in units.of_bytes(bytes(data[:random.choice((len(data), random.randrange(60, len(data))))]), "bad.o"):
+                with unit:
+                    made = verify.verify(unit)
+                    seen.add("error" if made["error"] else made["accepted"])
+        except (Failure, AsmError) as error:
+            seen.add("failure")
+            assert "\n" not in str(error)
+    assert {"error", "failure", False} <= seen
 
 
 @pytest.mark.root
