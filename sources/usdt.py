@@ -109,16 +109,21 @@ def notes(binary, quiet=False):
 
 
 def _every_mapped():
-    """The Binaries mapped by all running processes, each once."""
+    """The Binaries mapped by all running processes, each once, by paths that lead to them from here: of files that are
+    deleted or in another mount namespace those below /proc."""
     import os
 
-    found = {}
+    found, seen = {}, set()
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 for binary in paths.mapped(int(name)):
-                    found.setdefault(binary.path, binary)
-            except SourceError:
+                    if binary.path not in seen:
+                        seen.add(binary.path)
+                        status = os.stat(binary.path)
+                        # containers have the same file under paths of their own
+                        found.setdefault((status.st_dev, status.st_ino), paths.Binary(binary.path, binary.path))
+            except (SourceError, OSError):
                 continue  # it ended, or belongs to somebody else
     return list(found.values())
 

@@ -4,6 +4,7 @@ the program does."""
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -117,3 +118,48 @@ def test_ruby(rawbpf, tmp_path):
                   '{ @[str(arg0), str(arg1), arg2] = count(); }' % library, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "@[A, s.rb, 2]: 1\n" in done.stdout and "@[A, s.rb, 4]: 6\n" in done.stdout
+
+
+def test_a_file_of_two_mount_namespaces_is_one(rawbpf):
+    """Both processes are found, and their probes count once."""
+    from rawbpf import sources
+    from tests.sources.test_usdt import gated
+    path = gated()
+    children = [subprocess.Popen(["unshare", "-m", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) for _ in range(2)]
+    try:
+        for child in children:
+            child.stdin.write(b"x")
+            assert child.stdout.read(1) == b"x"
+        assert len(sources.expand("usdt:*:demo:gate")) == 2       # the two places of the program
+    finally:
+        for child in children:
+            child.stdin.close()
+            child.wait()
+            child.stdout.close()
+
+
+PROVIDER = """
+import sys, time
+from rawbpf.elf import Provider
+provider = Provider("wholehost")
+sold = provider.probe("sold", "uint64", "string")
+provider.load()
+print("up", flush=True)
+for number in range(3000):
+    sold.fire(number, "tea")
+    time.sleep(0.01)
+"""
+
+
+def test_a_listed_probe_of_the_whole_host_can_be_pasted(rawbpf):
+    """Of a file without a path: the provider's is in memory."""
+    child = subprocess.Popen([sys.executable, "-c", PROVIDER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "up\n"
+        (line,) = rawbpf("list", "usdt:*:wholehost:*").stdout.splitlines()
+        for probe in (line, "usdt:*:wholehost:sold"):
+            done = rawbpf("trace", "-q", "-e", probe + " { @[str(arg1)] = count(); if (++@n == 3) { exit(); } }")
+            assert re.search(r"@\[tea\]: [3-9]", done.stdout), done
+    finally:
+        child.kill()
+        child.communicate()
