@@ -6,6 +6,7 @@ that alignment does not make is filled with unnamed bit fields of `long`.
 
 from .types import Array, Enum, Float, Int, Pointer, Struct, strip
 
+LARGEST = 1 << 20       # bits: no compiler leaves more; a damaged file can say anything
 _PADS = (("long", 64), ("int", 32), ("short", 16), ("char", 8))
 
 
@@ -70,6 +71,8 @@ def _fill(at, end, alignment, in_bits):
     makes it do so where it would not."""
     if at >= end:
         return []
+    if end - at > LARGEST:
+        return [("long", end - at)]
     name, width = next((pad for pad in _PADS if -(-at // pad[1]) * pad[1] <= end), _PADS[-1])
     start, found = -(-at // width) * width, []
     if at < start <= end:

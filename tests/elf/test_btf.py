@@ -281,3 +281,9 @@ def test_a_member_that_is_only_declared_and_has_no_name():
     """(a damaged file's) is not written out without end."""
     member = types.Field("m", types.Pointer(lambda: types.Struct("struct", "", 0, (), True), 8), 0)
     assert types.definition(types.Struct("struct", "s", 8, [member])) == "struct s {\n\tstruct {...} *m;\n}"
+
+
+def test_a_gap_without_measure_is_one_line():
+    """(a damaged file's struct of a terabyte)"""
+    huge = types.Struct("struct", "s", 1 << 40, [types.Field("n", types.Int("int", 4, True, ""), 0)])
+    assert len(types.definition(huge).splitlines()) == 4
