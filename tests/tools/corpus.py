@@ -6,6 +6,7 @@ A script's first lines are comments: what it is about, and
     // program: NAME.c       a program of tests/fixtures that is built and run with -c ./NAME
     // differs: REASON       bpftrace is wrong here; the recorded output was written by hand
     // later: REASON         not supported yet: only parsed
+    // slow                  run in CI only
     // live                  the output changes from day to day: only compared with bpftrace
 
 What `rawbpf trace` has to print is recorded beside it, NAME.text and NAME.json. `python -m
@@ -35,6 +36,7 @@ class Script:
         self.differs = values.get("differs")
         self.later = values.get("later")
         self.live = re.search(r"^// live$", head, re.M) is not None
+        self.slow = re.search(r"^// slow$", head, re.M) is not None
 
     def __repr__(self):
         return self.name

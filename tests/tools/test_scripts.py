@@ -9,7 +9,8 @@ from tests.tools.forked import rawbpf
 SCRIPTS = corpus.scripts()
 # JSON of what is compared with bpftrace itself anyway (below) is left to that: the tests that a person
 # runs first are to take less than three minutes.
-RECORDED = [pytest.param(script, form, marks=[pytest.mark.peer] if form == "json" and not script.differs else [])
+RECORDED = [pytest.param(script, form, marks=[pytest.mark.peer] if form == "json" and not script.differs else
+                         [pytest.mark.slow] if script.slow else [])
             for script in SCRIPTS for form in corpus.FORMS if not (script.live or script.later)]
 COMPARED = [script for script in SCRIPTS if not (script.differs or script.later)]
 
@@ -46,7 +47,7 @@ def test_scripts_are_parsed():
     """As any user: the front end takes all of them, and each says what it is about."""
     from rawbpf.tools.trace.diagnostics import Source
     from rawbpf.tools.trace.parser import parse
-    assert len(SCRIPTS) >= 200
+    assert len(SCRIPTS) >= 300
     for script in SCRIPTS:
         text = script.path.read_text(encoding="utf-8")
         assert text.startswith("// "), script

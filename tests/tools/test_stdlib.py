@@ -229,3 +229,9 @@ def test_time_series_refuse(refused, arguments, message):
 
 def test_loops_in_branches_that_are_never_reached(lines):
     assert lines("$n = 3; if comptime (sizeof(uint64) == 4) { for ($i : 0..$n) { $n++; print(nonsense()); } } print($n);") == ["3"]
+
+
+def test_a_loop_that_is_unrolled(lines):
+    """The body of the inner loop is a function of its own each time, with its own variables."""
+    assert lines('$n = 2; unroll(2) { for ($i : 0..$n) { $t = ($i, "x"); $s = comm; let $z = $i; print(($t.0, $s == comm, $z)); } }') == [
+        "(0, true, 0)", "(1, true, 1)"] * 2

@@ -127,6 +127,7 @@ def main(argv):
     with tempfile.TemporaryDirectory(prefix="rawbpf-vm-") as folder:
         extra = [tuple(pair.partition("=")[::2]) if "=" in pair else (pair, None) for pair in options.add]
         extra += guest.reference() if options.peers else []
+        extra += guest.bpftrace_tools() if "test_bpftrace_tools" in command else []
         initrds = {}
         for series in options.kernel:
             kind = ARM64 if series == ARM64 else "initrd"

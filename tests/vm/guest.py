@@ -64,6 +64,11 @@ def reference():
             (Path(__file__).parent / "bpftrace.sh", "/usr/bin/bpftrace")]
 
 
+def bpftrace_tools():
+    """`(file, place)` of the scripts that come with bpftrace."""
+    return [(path, "/usr/share/bpftrace/tools/" + path.name) for path in sorted((peers.root() / "usr/sbin").glob("*.bt"))]
+
+
 def with_files(initrd, files, path):
     """Write to `path` the initramfs `initrd` and behind it another of `(file, place)`."""
     with open(path, "wb") as out:

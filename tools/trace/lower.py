@@ -41,6 +41,7 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
         self.at = None               # the expression at hand, for messages
         self.loops = []              # (break block, continue block)
         self.callbacks = 0
+        self.depth = 0               # of callbacks in callbacks
         self.frame = None            # base of the shared frame: Slot, or Value in a callback
         self.inner_scratch = None    # scratch base in a callback
         self._owner = None           # the block that variables at hand belong to

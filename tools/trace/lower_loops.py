@@ -54,6 +54,10 @@ class LoopCode:
         self.callbacks += 1
         f = self.f = ir.Function("%s_loop%d" % (outer[0].name, self.callbacks), params)
         f.span = node.span
+        self.depth += 1
+        for each in (*self.unit.variables.values(), *self.unit.for_variables.values()):
+            if each.depth >= self.depth and not isinstance(each.place, int):
+                each.place = None       # of the same body in another function: unroll makes several
         self.frame = f.params[frame]
         self.ctx = f.load(self.frame, 0, 8)
         self.inner_scratch = f.variable()
@@ -76,6 +80,7 @@ class LoopCode:
         f.store(self.frame, 16, 1, 8)
         f.ret(1)
         self.f, self.ctx, self.frame, self.inner_scratch, self.loops, self.exit, self.leave = outer
+        self.depth -= 1
         return f
 
     def _frame_address(self):
