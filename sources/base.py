@@ -22,14 +22,17 @@ class SourceError(Exception):
     """A probe that cannot be: `reason` is one sentence for people, `hints` are the nearest names.
 
     `missing` tells "well formed, but this kernel or file has no such event" (the script option
-    missing_probes may turn that into a warning) from "this text is wrong".
+    missing_probes may turn that into a warning) from "this text is wrong"; `pattern` that no single
+    event was named. `warning`: what else to tell.
     """
 
-    def __init__(self, reason, hints=(), missing=False):
+    def __init__(self, reason, hints=(), missing=False, pattern=False, warning=""):
         super().__init__(reason)
         self.reason = reason
         self.hints = list(hints)
         self.missing = missing
+        self.pattern = pattern
+        self.warning = warning
 
 
 class Target(NamedTuple):
@@ -77,6 +80,9 @@ class Source:
     @property
     def shown(self):
         return self.names[0]
+
+    def require(self):
+        """SourceError where the kernel has no events of this kind."""
 
     def parse(self, parts, target):
         """`parts`: what stands after the kind, split at ":" and unquoted (see `split`).

@@ -52,6 +52,9 @@ class Kprobe(Source):
             return Spec(module, function, number(offset, "offset"), 0)
         return Spec(module, function, 0, 0)
 
+    def require(self):
+        require_kprobes()
+
     def expand(self, spec, target):
         points = self._expand(spec)
         if kallsyms.TRACEABLE_FILE and spec.function and not any(spec.function == name for name, _ in kallsyms.traceable()
@@ -59,8 +62,7 @@ class Kprobe(Source):
             if not target.unsafe:
                 raise _missing(self, spec)
             for point in points:
-                point.warning = ("%s is not traceable (either non-existing, inlined, or marked as \"notrace\"); attaching "
-                                 "to it will likely fail" % spec.function)
+                point.warning = NOT_TRACEABLE % spec.function
         require_kprobes()
         return points
 
@@ -228,7 +230,11 @@ def _missing(source, spec):
             reason += " The compiler left only variants of it."
         hints = ["%s:%s" % (source.shown, n)
                  for n in cloned or nearest(spec.function, {n for n, _ in pairs})]
-    return SourceError(reason, hints[:3], missing=True)
+    return SourceError(reason, hints[:3], missing=True, warning=NOT_TRACEABLE % spec.function)
+
+
+NOT_TRACEABLE = ('%s is not traceable (either non-existing, inlined, or marked as "notrace"); attaching to it will '
+                 "likely fail")
 
 
 class KprobePoint(RegistersPoint):

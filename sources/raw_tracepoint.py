@@ -45,7 +45,7 @@ class RawTracepoint(Source):
             names = {name for _, name in events("*", "*")}
             hints = [] if has_wildcard(spec.event) else nearest(spec.event, names)
             raise SourceError("No matches for rawtracepoint %s." % ":".join(parts),
-                              ["rawtracepoint:" + hint for hint in hints], missing=True)
+                              ["rawtracepoint:" + hint for hint in hints], missing=True, pattern=spec.module == "*")
         return [RawTracepointPoint(self, *each) for each in found]
 
     def list(self, pattern, target):

@@ -136,6 +136,18 @@ def field_type(field):
     return _type(types, field.type_text, field.size, field.signed)
 
 
+def _enumerators(name):
+    """{name: number} of a kernel enum, as BTF knows it."""
+    from . import kernel_btf
+    from .base import SourceError
+
+    try:
+        found = kernel_btf.vmlinux().find(name, "enum")
+    except SourceError:
+        found = None
+    return found.values if found is not None else {}
+
+
 def _type(types, text, size, signed):
     text = text.strip()
     if text.endswith("*"):
@@ -147,7 +159,7 @@ def _type(types, text, size, signed):
             return _type(types, text[:-len(qualifier) - 1], size, signed)
     kind, _, name = text.partition(" ")
     if kind == "enum":
-        return types.Enum(name.strip(), size, signed, {})
+        return types.Enum(name.strip(), size, signed, lambda: _enumerators(name.strip()))
     if kind in ("struct", "union"):
         return types.Struct(kind, name.strip(), size, forward=True)
     if size not in (1, 2, 4, 8):  # a typedef of a struct or an array ("cpumask_var_t")

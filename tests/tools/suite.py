@@ -1,6 +1,7 @@
 """bpftrace's own runtime test suite, run against `rawbpf trace`.
 
     python -m tests.tools.suite --checkout DIR [--work DIR] [--command CMD | --reference] [--json FILE] [--log FILE] [REGEX...]
+    python -m tests.vm --kernel 6.12 --add WORK=/suite --shell 'python3 -m tests.tools.suite --work /suite REGEX...'
 
 DIR is a work tree of bpftrace at its newest release (its sources are on GitHub, and in Debian's source package
 where the mirror carries sources). Each file of tests/runtime holds cases of lines `DIRECTIVE text` (its
@@ -151,18 +152,21 @@ def build(source, work):
     call("zip", "-q", "-0", "-j", progs / "archive.zip", progs / "true")
 
 
-def prepare(source, work, command):
-    """Make the work folder: the suite's files, its programs, and `command` (None: this checkout's) under the name
-    bpftrace, by which cases look for its process."""
+def prepare(source, work):
+    """Make the work folder: the suite's files and its programs."""
     work.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source / "tests/runtime", work / "runtime", dirs_exist_ok=True)
     for name in ("data", "self"):
         shutil.copytree(source / "tests" / name, work / name, dirs_exist_ok=True)
     if not (work / "testprogs/archive.zip").exists():
         build(source, work)
-    stand_in = work / "bpftrace"
-    stand_in.write_text(OURS % sys.executable if command is None else "#!/bin/bash\nexec %s \"$@\"\n" % command)
-    stand_in.chmod(0o755)
+
+
+def stand_in(work, command):
+    """Put `command` (None: this checkout's) there under the name bpftrace, by which cases look for its process."""
+    path = work / "bpftrace"
+    path.write_text(OURS % sys.executable if command is None else "#!/bin/bash\nexec %s \"$@\"\n" % command)
+    path.chmod(0o755)
 
 
 # -- running a case
@@ -381,7 +385,8 @@ def _wait(ask, seconds=TIMEOUT):
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m tests.tools.suite", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkout", type=Path, required=True)
+    parser.add_argument("--checkout", type=Path, help="without: the work folder was made before, by --prepare or a run")
+    parser.add_argument("--prepare", action="store_true", help="make the work folder, and stop")
     parser.add_argument("--work", type=Path, default=Path("/tmp/rawbpf-suite"))
     parser.add_argument("--command", help="run this in place of rawbpf trace")
     parser.add_argument("--reference", action="store_true", help="run Debian's newest bpftrace instead")
@@ -390,9 +395,13 @@ def main(argv=None):
     parser.add_argument("--quiet", action="store_true", help="names of failures without their reasons")
     parser.add_argument("names", nargs="*", help="regular expressions of \"file.name\"")
     options = parser.parse_args(argv)
-    command = "%s -m tests.peers bpftrace" % sys.executable if options.reference else options.command
-    prepare(options.checkout.resolve(), options.work.resolve(), command)
-    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    top = Path(__file__).resolve().parents[2]
+    command = "env PYTHONPATH=%s %s -m tests.peers bpftrace" % (top, sys.executable) if options.reference else options.command
+    if options.checkout:
+        prepare(options.checkout.resolve(), options.work.resolve())
+    if options.prepare:
+        return 0
+    stand_in(options.work.resolve(), command)
     chosen = [case for case in cases(options.work / "runtime")
               if not options.names or any(re.search(name, case.name) for name in options.names)]
     runner = Runner(options.work.resolve())

@@ -322,7 +322,7 @@ def test_options(named, values):
     (["n"], "ERROR: program command line option --n expects an integer (value: true)\n"),
     (["s"], "ERROR: program command line option --s expects a string (value: true)\n"),
     (["b=2"], "ERROR: program command line option --b expects a boolean (e.g. 'true') (value: 2)\n"),
-    (["q"], "ERROR: unexpected program command line options: --q\nHINT: expected program options:\n--n: a number\n--b\n--s\n--z\n--t\n"),
+    (["q"], "ERROR: unexpected program command line options: --q\nHINT: expected program options: --n: a number, --b, --s, --z, --t\n"),
     (["help"], "HINT: expected program options:\n--n: a number\n--b\n--s\n--z\n--t\n"),
 ])
 def test_wrong_options(named, message):

@@ -34,7 +34,7 @@ class Buffer:
 class Session:
     """What the reader needs of one."""
 
-    exiting = False
+    exiting, until, passed_over = False, None, 0
     host = types.UNKNOWN
 
     def __init__(self, renderer):

@@ -1,5 +1,11 @@
 """What is said while a script runs: -k, --no-warnings. The texts are bpftrace 0.27.1's."""
 
+import re
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 
 pytestmark = pytest.mark.root
@@ -53,3 +59,36 @@ def test_it_is_bpftraces():
     from tests.peers import bpftrace
     theirs = [line for line in lines_of(bpftrace("-k", "-e", SCRIPT).stderr) if "Addrspace" not in line]
     assert theirs == FAILED
+
+
+def test_the_end_comes_though_records_take_long_to_handle(rawbpf):
+    """What was not handled within a second of Ctrl-C is counted."""
+    script = 'i:us:200 { system("sleep 0.05; echo foo"); } end { print("end"); }'
+    run = rawbpf.start("trace", "--unsafe", "-e", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout.readline() == "foo\n"
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=20)
+    assert out.endswith("end\n\n\n") and run.returncode == 0
+    lost = int(re.search(r"^Lost (\d+) events$", err, re.M).group(1))
+    assert lost > 100 and "WARNING: Total lost event count: %d\n" % lost in err
+
+
+def test_an_index_outside_of_an_array(rawbpf):
+    done = rawbpf("trace", "-q", "-e", "begin { $b = (int16[4])(uint64)5; $i = (uint64)1; print($b[$i]); "
+                  '$i = (uint64)9; printf("%d\\n", $b[$i]); }')
+    assert done.stdout.startswith("0\n")
+    assert done.stderr.startswith("stdin:1:97-103: WARNING: Array access out of bounds. This can lead to unexpected results.\n")
+
+
+def test_scratch_memory_larger_than_a_per_cpu_value(rawbpf):
+    script = ('config = { max_strlen = 9000 } t:syscalls:sys_enter_dup3 /pid == cpid/ { '
+              '@m[str(args.oldfd + (int64)0)] = str(0); @a = str(0, 8000); @b = (str(0), str(0), str(0), str(0)); print("hit"); }')
+    done = rawbpf("trace", "-q", "-e", script, "-c", sys.executable + " -c 'import os; os.dup2(1, 50, False)'")
+    assert done.stdout.startswith("hit\n"), done.stderr
+
+
+def test_listing_nothing(rawbpf):
+    done = rawbpf("trace", "-l", "uprobe:%s:no_such_function" % sys.executable)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "WARNING: no event matches uprobe:%s:no_such_function\n" % sys.executable

@@ -215,14 +215,13 @@ class Binder:
         unknown = [name for name in self.named if name not in self.options]
         if not unknown:
             return
-        lines = ["expected program options:"]
-        for option in self.options.values():
-            lines.append("--" + option.name + (": " + option.description if option.description else ""))
+        lines = ["--" + option.name + (": " + option.description if option.description else "")
+                 for option in self.options.values()]
         if unknown == ["help"]:
-            usage = Diagnostic("HINT", None, "\n".join(lines))
+            usage = Diagnostic("HINT", None, "\n".join(["expected program options:", *lines]))
             raise ScriptError.of([usage])
         raise ScriptError(None, "unexpected program command line options: "
-                          + ", ".join("--" + name for name in unknown), ["\n".join(lines)])
+                          + ", ".join("--" + name for name in unknown), ["expected program options: " + ", ".join(lines)])
 
 
 def options(words):

@@ -110,11 +110,12 @@ class Compiler:
         for probe in self.script.probes:
             if not probe.attach_points:
                 continue
-            points = []
+            points, vain = [], []
             for attach_point in probe.attach_points:
                 if self._passes(attach_point):
-                    points += self._expand(attach_point)
+                    points += self._expand(attach_point, vain)
             if not points:
+                self._pattern_without_match(vain)
                 continue
             flags = self._needs(probe)
             for group in _group(points, *flags):
@@ -126,7 +127,7 @@ class Compiler:
                                    "variable."])
         self.diagnostics.check()
         if not units:
-            raise ScriptError(self.script.span, "No probes to attach")
+            raise ScriptError(None, "No probes to attach")
         count = sum(1 if "_multi" in (unit.point.expected_attach_type or "") else len(unit.points) for unit in units)
         if count > self.config.max_probes:
             raise ScriptError(units[-1].probe.span, "Can't attach to %d probes because it exceeds the current limit "
@@ -148,7 +149,20 @@ class Compiler:
             return True         # what is wrong with it is said later
         return shown in ("begin", "end") or bool(wanted.search(":".join([shown, *attach_point.parts[1:]])))
 
-    def _expand(self, attach_point):
+    def _pattern_without_match(self, vain):
+        """A probe of which nothing is left, because its patterns match nothing: [(attach point, SourceError)]."""
+        for attach_point, error in vain[:1]:
+            hints = [error.reason] + (["Did you mean %s?" % " or ".join(error.hints)] if error.hints else [])
+            text = "Probe has no valid attach points. "
+            if self.config.missing_probes == "error":
+                self.diagnostics.error(attach_point.span, text + "If this is expected, set the 'missing_probes' config "
+                                       "variable to 'warn'.", hints)
+            elif self.config.missing_probes == "warn":
+                self.diagnostics.warning(attach_point.span, text + "It is being removed which may cause issues with "
+                                         "program behavior.", hints)
+
+    def _expand(self, attach_point, vain):
+        """The points of an attach point; a pattern that matches nothing goes to the list `vain`."""
         from rawbpf import sources
         try:
             source = sources.find(attach_point.kind)
@@ -158,6 +172,11 @@ class Compiler:
             return points
         except sources.SourceError as error:
             hints = ["Did you mean %s?" % " or ".join(error.hints)] if error.hints else []
+            if error.warning:
+                self.diagnostics.warning(attach_point.span, error.warning, [])
+            if error.missing and (error.pattern or any(map(sources.has_wildcard, attach_point.parts[1:]))):
+                vain.append((attach_point, error))
+                return []
             if error.missing and self.config.missing_probes != "error":
                 if self.config.missing_probes == "warn":
                     self.diagnostics.warning(attach_point.span, error.reason + " Skipping.", hints)

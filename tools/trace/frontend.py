@@ -23,14 +23,41 @@ def run(script, find, positional=(), named=(), include_paths=(), includes=(), di
         names = _NoText(find, include_paths, diagnostics)
     from .stdlib import macros_of
     library = macros_of(text)
-    if script.macros or library:
+    has_macros = bool(script.macros or library)
+    if has_macros:
         from . import macros
         macros.expand(script, diagnostics, library)
         diagnostics.check()
+    if has_macros or "= {" in text or "={" in text:
+        from . import ast
+        ast.transform(script, _assigned_inside)
     if named or "$" in text or "getopt" in text:
         from .arguments import bind
         bind(script, positional, named, diagnostics)
     return names
+
+
+def _assigned_inside(node):
+    """`@x = { statements; count() }` as `{ statements; @x = count(); }`: what a map keeps one of a CPU is no value that a
+    block could have."""
+    from . import ast, builtins
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Block):
+        return node
+    inner = node.value
+    while isinstance(inner.value, ast.Block):
+        inner = inner.value
+    entry = builtins.lookup(inner.value.name) if isinstance(inner.value, (ast.Call, ast.Identifier)) else None
+    if entry is None or not entry.aggregate:
+        return node
+    block = node.value
+    inner.statements.append(ast.Assign(node.span, node.target, node.op, inner.value))
+    inner.value = None
+    outer = block
+    while outer is not inner:           # blocks within become statements
+        following, outer.value = outer.value, None
+        outer.statements.append(ast.ExprStatement(following.span, following))
+        outer = following
+    return ast.ExprStatement(node.span, block)
 
 
 class _NoText:

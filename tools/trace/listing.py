@@ -16,10 +16,23 @@ def list_pattern(pattern, pid, verbose, json=False):
     target = Target(pid=pid)
     try:
         for part in pattern.split(","):
-            _print(list_events(part.strip() or "*", target), verbose, json)
+            if not _print(list_events(part.strip() or "*", target), verbose, json):
+                _nothing(part.strip())
     except (SourceError, OSError) as error:
         raise Failure(_sentence(error))
     return 0
+
+
+def _nothing(pattern):
+    """Say that a pattern matches no event, and why where the kernel has none of the kind."""
+    from rawbpf.sources import SourceError, find
+    from .command import complain
+    why = ""
+    try:
+        find(pattern.partition(":")[0]).require()
+    except SourceError as error:
+        why = "" if error.reason.startswith("Invalid probe type") else ": " + error.reason
+    complain("no event matches %s%s" % (pattern, why), "WARNING")
 
 
 def list_program(path, pid, verbose, json=False):
@@ -70,9 +83,10 @@ def _listed(source, attach_point, points, target):
 
 
 def _print(listed, verbose, json):
-    out = Writer(1, "full")
+    """Print events; returns how many there were."""
+    out, count = Writer(1, "full"), 0
     lines = []
-    for item in listed:
+    for count, item in enumerate(listed, 1):
         if json:
             lines.append(_json(item, verbose))
         elif verbose:
@@ -85,6 +99,7 @@ def _print(listed, verbose, json):
     if lines:
         out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
     out.flush()
+    return count
 
 
 def _json(item, verbose):

@@ -109,11 +109,24 @@ class MemoryCode:
         if base.direct_load is not None:
             base = self.direct(base)
         index = self.value(node.index)
+        if isinstance(kind, types.Array):
+            index = self.f.copy(index)
+            self._tell_outside(node, index, kind.count)
         if base.space is None:
             count = max(1, kind.size // max(size, 1))
             index = self._bounded(index, count)
         where = self.f.alu("+", self.address(base), self.f.alu("*", index, size) if size != 1 else index)
         return Place(where, 0, node.type, base.space)
+
+    def _tell_outside(self, node, index, count):
+        """A warning when an index is none of an array's."""
+        f = self.f
+        outside, inside = f.block("outside"), f.block()
+        f.branch(">=", index, count, outside, inside)
+        f.position(outside)
+        self.warn_at_run_time(node, "Array access out of bounds. This can lead to unexpected results.")
+        f.jump(inside)
+        f.position(inside)
 
     def _bounded(self, index, count):
         """An index into our own memory, zero when it is outside."""

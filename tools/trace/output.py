@@ -79,7 +79,8 @@ class OutputCode:
         """Whether evaluating an expression may send a record of its own, which must come before."""
         if self.script.options.warnings > 1 and self.constant(node) is None:
             return True
-        return any(isinstance(n, ast.Block) or isinstance(n, ast.Binary) and n.op in ("/", "%")
+        return any(isinstance(n, ast.Block) or isinstance(n, ast.ArrayAccess) and self.constant(n.index) is None
+                   and isinstance(n.operand.type, types.Array) or isinstance(n, ast.Binary) and n.op in ("/", "%")
                    and self.constant(n.right) is None for n in node.walk())
 
     def _ready(self, node, kind):

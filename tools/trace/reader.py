@@ -7,6 +7,7 @@ Python object per record: one struct unpacks the run, one string format makes al
 
 import itertools
 import struct
+import time
 
 RECORDS_AT_ONCE = 1 << 16    # then losses, signals and the process are looked after
 _GROUP = 64                  # records that one string format takes
@@ -119,6 +120,7 @@ class Reader:
         """`count` records of one event."""
         session = self._session
         if session.exiting:
+            session.passed_over += count
             return
         event = self.events[number]
         try:
@@ -131,7 +133,10 @@ class Reader:
         host = session.host
         for at in range(0, count * stride, stride):
             event.handle(session, event.decode(data[at:at + length], host))
+            if session.until is not None and time.monotonic() > session.until:
+                session.exiting = session.abandoned = True
             if session.exiting:
+                session.passed_over += count - at // stride - 1
                 return
 
     def _batch(self, event, stride):

@@ -430,6 +430,8 @@ class ExpressionTypes:
     def c_value(self, c_type, user):
         """The script type of C data in user (True) or kernel memory."""
         kind = types.from_c(c_type, user)
+        if isinstance(kind, String):
+            return String(kind.size, whole=True)
         if isinstance(kind, types.CRecord):
             kind.c_type = self.script.complete(kind.c_type)
             kind.size = kind.c_type.size

@@ -357,18 +357,20 @@ class BenchmarkResult(Result):
             json_string(self.name), self.average, self.repeat)
 
 
-class BenchmarkFailed(Result):
-    __slots__ = ("name",)
+class Complaint(Result):
+    """Something could not be done for a script, whatever place of it."""
+
+    __slots__ = ("message",)
     to_err = True
 
-    def __init__(self, name):
-        self.name = name
+    def __init__(self, message):
+        self.message = message
 
     def text(self):
-        return "ERROR: Benchmark '%s' failed.\n" % self.name
+        return "ERROR: %s\n" % self.message
 
     def json(self):
-        return '{"type": "errorf", "msg": %s}\n' % json_string("Benchmark '%s' failed." % self.name)
+        return '{"type": "error", "msg": %s}\n' % json_string(self.message)
 
 
 class End(Result):

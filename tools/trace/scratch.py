@@ -13,7 +13,8 @@ from .compiled import KernelMap
 from .place import Place
 
 SLOTS = 4
-SHARED, CLAIMED = "scratch", "scratch_slots"
+SHARED, CLAIMED, LARGE = "scratch", "scratch_slots", "scratch_large"
+LARGEST = 32768         # bytes of a value in a per-CPU map; beyond it, an array has one for each CPU
 
 
 class Scratch:
@@ -37,10 +38,11 @@ class Scratch:
         b, f = self.b, self.b.f
         script = b.script
         if not self.claimed:
-            script.scratch_size[SHARED] = max(self.size, script.scratch_size.get(SHARED, 0))
+            where = SHARED if self.size <= LARGEST else LARGE
+            script.scratch_size[where] = max(self.size, script.scratch_size.get(where, 0))
             key = f.slot(4, 4)
-            f.store(key, 0, 0, 4)
-            f.set(self.base, f.call("bpf_map_lookup_elem", f.map(SHARED), f.address(key)))
+            f.store(key, 0, 0 if where == SHARED else f.call("bpf_get_smp_processor_id"), 4)
+            f.set(self.base, f.call("bpf_map_lookup_elem", f.map(where), f.address(key)))
             found = f.block("scratch")
             f.branch("==", self.base, 0, failed, found)
             f.position(found)
@@ -74,5 +76,7 @@ def kernel_maps(script):
     size = script.scratch_size
     if SHARED in size:
         yield KernelMap(SHARED, "percpu_array", 4, size[SHARED], 1)
+    if LARGE in size:
+        yield KernelMap(LARGE, "array", 4, size[LARGE], script.machine.cpus)
     if CLAIMED in size:
         yield KernelMap(CLAIMED, "array", 4, size[CLAIMED], SLOTS * script.machine.cpus)

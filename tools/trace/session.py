@@ -18,11 +18,14 @@ import sys
 import time
 
 from . import results
+from .compiled import Loss
 from .reader import open_reader
 from .writer import ClosedPipe
 
 F_MMAPABLE = 1 << 10
 BUSY, IDLE = 0.001, 0.05     # seconds between two looks into the buffer: see Session.poll
+PATIENCE = 1.0               # seconds in which records are still handled when somebody has asked for the end
+ABANDONED = Loss("output", "not handled")
 LOSS_INTERVAL = 0.2          # seconds between two looks at the loss counters
 
 
@@ -44,6 +47,9 @@ class Session:
         self.exit_code = 0
         self.running = False         # until something says stop
         self.exiting = False         # exit() was called: later records do not count
+        self.until = None            # time.monotonic() after which records are no longer handled
+        self.abandoned = False       # that time has come
+        self.passed_over = 0         # records that were not handled
         self.interrupted = False     # somebody outside has asked for the end, perhaps before it began
         self.refused = []            # (Point, reason) of points that the kernel did not take
         self.log_level = 0           # of the verifier
@@ -196,6 +202,7 @@ class Session:
         """End the trace soon. May be called from a signal handler or another thread."""
         self.interrupted = True
         self.running = False
+        self.until = time.monotonic() + PATIENCE
         try:
             os.write(self._wake[1], b"s")
         except (BlockingIOError, OSError, TypeError):
@@ -273,7 +280,8 @@ class Session:
     def exit(self, code=0):
         """exit(): the trace ends, and records that come after this one are not handled."""
         self.exit_code = code
-        self.exiting = True
+        # an iterator is read to its end all the same
+        self.exiting = not any(program.when == "iter" for program, _ in self.programs)
         self.running = False
 
     def map_result(self, info, top=0, div=0):
@@ -366,7 +374,10 @@ class Session:
         if self.process is not None:
             self.process.close()
         self.drain()              # after exit() these are passed over
-        self.exiting = False
+        if self.abandoned:
+            self.emit(results.LostEvents(self.passed_over))
+            self._lost[ABANDONED] = self.passed_over
+        self.exiting, self.until = False, None
         self.fire("end")
         self.drain()
         self.report_losses()

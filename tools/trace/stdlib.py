@@ -7,6 +7,7 @@ arguments comes before one of these. Names in messages are `stdlib/base.bt:...`,
 NAME = "stdlib/base.bt"
 
 TEXT = """
+
 // Ends the script with an error when a condition does not hold.
 macro assert(cond, msg) {
   if (!cond) {

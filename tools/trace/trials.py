@@ -7,7 +7,7 @@ that returns something else than 0 is passed over.
 
 import time
 
-from .results import BenchmarkFailed, BenchmarkResult, Message, TestResult, TextRenderer
+from .results import BenchmarkResult, Complaint, Message, TestResult, TextRenderer
 
 PACKET = bytes(14)          # of an Ethernet header, without which XDP programs are not run
 ENOUGH = 1000000            # nanoseconds
@@ -90,7 +90,7 @@ def _benchmarks(session, chosen):
                 repeat *= more
                 continue
             if code or capture.errors:
-                session.emit(BenchmarkFailed(name))
+                session.emit(Complaint("Benchmark '%s' failed." % name))
                 status = 1
             else:
                 session.emit(BenchmarkResult(names, name, first, duration, repeat))

@@ -225,8 +225,8 @@ class String(ValueType):
     align = 1
     name = "string"
 
-    def __init__(self, size):
-        self.size = size
+    def __init__(self, size, whole=False):
+        self.size, self.whole = size, whole     # whole: a C array, which may be full
 
     def _identity(self):
         return (self.size,)
@@ -234,8 +234,8 @@ class String(ValueType):
     def decode(self, data, host=UNKNOWN):
         data = bytes(data[:self.size])
         end = data.find(0)
-        if end >= 0:
-            return data[:end].decode("utf-8", "surrogateescape")
+        if end >= 0 or self.whole:
+            return data[:end if end >= 0 else None].decode("utf-8", "surrogateescape")
         return data.decode("utf-8", "surrogateescape") + host.str_trunc_trailer
 
     def sort_key(self, value):

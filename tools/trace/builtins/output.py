@@ -92,8 +92,7 @@ class _Cat(_Formatted):
             with open(text, "rb") as file:
                 data = file.read(limit)
         except OSError as error:
-            session.emit(results.Message("failed to open file '%s': %s" % (text, error.strerror), "ERROR",
-                                         call.span))
+            session.emit(results.Complaint("failed to open file '%s' (%s)" % (text, error.strerror)))
             return
         session.emit(results.Cat(data.decode("utf-8", "surrogateescape")))
 
