@@ -13,7 +13,8 @@ import pytest
 from rawbpf.elf import types
 from rawbpf.elf.btf import Btf
 from rawbpf.elf.btf_ext import CORE_KINDS
-from rawbpf.loader import Map, Object, ObjectError, VerifierError, kernel
+from rawbpf.loader import KernelError, Map, Object, ObjectError, VerifierError, kernel
+from rawbpf.loader.detached import mount
 from tests.bpfcc import compile_bpf, compile_bpf_text
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel]
@@ -212,6 +213,45 @@ def test_a_map_may_be_changed_and_reused():
         run(obj, "data")
         assert mine.lookup(b"\1\0\0\0") == b"\7\0\0\0e\0\0\0"
         assert obj.maps["events"].map.max_entries == 8192
+
+
+PINNED = """
+#include "bpf.h"
+struct {
+	__uint(type, 1);
+	__uint(max_entries, %d);
+	__type(key, u32);
+	__type(value, u64);
+	__uint(pinning, 1);
+} shared SEC(".maps");
+SEC("socket") int look(void *ctx) { u32 key = 1; u64 *found = lookup(&shared, &key); return found ? *found : 0; }
+"""
+
+
+def test_maps_that_are_pinned_by_name():
+    fd = mount("bpf")
+    root = "/proc/self/fd/%d" % fd
+    try:
+        with Object.open(compile_bpf_text(PINNED % 8), pin_root=root) as one:
+            one.load()
+            one.maps["shared"][1] = 77
+        # it outlives the object, and the next one takes it
+        with Object.open(compile_bpf_text(PINNED % 8), pin_root=root) as two:
+            two.load()
+            assert run(two, "look") == 77
+        with Object.open(compile_bpf_text(PINNED % 9), pin_root=root) as other:
+            with pytest.raises(ObjectError, match="map shared: the existing one has max_entries 8, this object wants 9"):
+                other.load()
+            assert all(each.map is None for each in other.maps.values())
+        os.unlink(root + "/shared")
+        with Object.open(compile_bpf_text(PINNED % 9), pin_root=root) as other:
+            other.load()
+            assert run(other, "look") == 0
+        with Object.open(compile_bpf_text(PINNED % 8), pin_root="/dev/shm") as nowhere:
+            with pytest.raises(KernelError, match="not in a BPF file system"):
+                nowhere.load()
+    finally:
+        os.close(fd)
 
 
 CONFIGURATION = """

@@ -11,6 +11,7 @@ out of its programs) and beside its xdp-tools.
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -111,9 +112,15 @@ for path in paths:
     try:
         with Object.open(path, pin_root=bpffs) as obj:
             obj.load()
-            if attach == "attach":
-                obj.attach().close()
-        print()
+            apart = []
+            for name, program in sorted(obj.programs.items()) if attach == "attach" else ():
+                if program.program is None:
+                    continue
+                try:
+                    program.attach().close()
+                except (KernelError, ObjectError):
+                    apart.append(name)
+        print(":" + " ".join(apart) if apart else "")
     except (KernelError, ObjectError) as error:
         print(error)
     for each in obj.maps.values() if obj is not None else ():
@@ -123,7 +130,8 @@ for path in paths:
 
 
 def ours(paths, attach=False):
-    """[why we do not load it, "" for those that we do], in one process."""
+    """[why we do not load it, "" for those that we do], in one process. attach: ":" and the names of the programs that
+    cannot be attached by what their sections say."""
     with tempfile.TemporaryDirectory() as bpffs:
         done = subprocess.run([sys.executable, "-c", OURS, bpffs, "attach" if attach else "", *map(str, paths)],
                               capture_output=True, text=True, timeout=1200)
@@ -135,24 +143,34 @@ def compare(folder):
     """Prints a line for each that goes another way, then the counts -> how many went another way."""
     command, other = bpftool(folder), 0
     paths = sorted(Path(folder).glob("*.o"))
-    counts = {"load": [0, 0, 0], "attach": [0, 0, 0]}       # both, neither, one
-    for what, words in (("load", ()), ("attach", ("autoattach",))):
-        loaded = []
-        for path, why in zip(paths, ours(paths, what == "attach")):
-            (they, said), we = theirs(command, path, *words), not why
-            counts[what][0 if they and we else 1 if not they and not we else 2] += 1
-            if they and we:
-                loaded.append(path)
-            if they != we:
-                other += 1
-                last = [line for line in said.strip().splitlines() if line][-2:]
-                print("%s %s: libbpf %s, rawbpf %s: %s %s" % (what, path.name, they, we, why, " / ".join(last)), flush=True)
-            elif not we and "-v" in sys.argv:
-                print("%s %s: neither: %s" % (what, path.name, why), flush=True)
-        paths = loaded
-    for what, (both, neither, one) in counts.items():
-        print("%s: %d objects, with libbpf and with rawbpf; %d with neither, %d with one of them" % (
-            what, both, neither, one), flush=True)
+    counts, loaded = [0, 0, 0], []       # both, neither, one
+    for path, why in zip(paths, ours(paths)):
+        (they, said), we = theirs(command, path), not why
+        counts[0 if they and we else 1 if not they and not we else 2] += 1
+        if they and we:
+            loaded.append(path)
+        elif they != we:
+            other += 1
+            last = [line for line in said.strip().splitlines() if line][-2:]
+            print("%s: libbpf %s, rawbpf %s: %s %s" % (path.name, they, we, why, " / ".join(last)), flush=True)
+        elif "-v" in sys.argv:
+            print("%s: neither: %s" % (path.name, why), flush=True)
+    print("loaded: %d objects, with libbpf and with rawbpf; %d with neither, %d with one of them" % tuple(counts),
+          flush=True)
+    together = apart = 0
+    for path, why in zip(loaded, ours(loaded, True)):
+        # bpftool says so of what has no target and of what could not be attached
+        left = set(re.findall(r"Program (\S+) does not support autoattach", theirs(command, path, "autoattach")[1]))
+        mine = set(why[1:].split())
+        if mine != left:
+            other += 1
+            print("%s: only libbpf attaches %s, only rawbpf %s" % (path.name, sorted(mine - left), sorted(left - mine)),
+                  flush=True)
+        else:
+            together += 1
+            apart += len(left)
+    print("attached: the same programs of %d of %d objects (%d programs are not attached)" % (
+        together, len(loaded), apart), flush=True)
     return other
 
 
