@@ -29,9 +29,11 @@ class Archive:
         """(offset, size) of a member's bytes in the file; KeyError when there is none; ElfError when it cannot be run from
         there."""
         entry = self.entries[name]
-        with open(self.path, "rb") as file:
-            file.seek(entry.header_offset + 26)         # local file header: lengths of name and extra
-            lengths = file.read(4)
+        lengths = b""
+        if entry.header_offset >= 0:
+            with open(self.path, "rb") as file:
+                file.seek(entry.header_offset + 26)     # local file header: lengths of name and extra
+                lengths = file.read(4)
         if len(lengths) < 4:
             raise ElfError(self.path, entry.header_offset, "%s lies outside the file" % name)
         if entry.compress_type != zipfile.ZIP_STORED:

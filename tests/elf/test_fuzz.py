@@ -6,12 +6,14 @@ The slices are fixed by their seed. More of them: `RAWBPF_FUZZ=100000 pytest -m 
 import os
 import random
 import time
+import zipfile
 import zlib
 from pathlib import Path
 
 import pytest
 
 from rawbpf.elf import ldcache, stapsdt, symbolizer, types, unpack, unwind_table
+from rawbpf.elf.archive import Archive
 from rawbpf.elf.btf import Btf
 from rawbpf.elf.dwarf import Dwarf
 from rawbpf.elf.dwarf_split import Package, Splits
@@ -305,6 +307,27 @@ def test_compressed_sections(method):
             raise ElfError("x", None, str(error)) from None
 
     assert campaign(data, [(0, len(data))], use) > ROUNDS / 2
+
+
+@pytest.mark.slow
+def test_archive(tmp_path):
+    path = tmp_path / "x.zip"
+    library = Path(compile_c("int f(void) { return 1; }", "-shared", "-fPIC", "-O1", "-nostdlib", name="libf.so")).read_bytes()
+    entry = zipfile.ZipInfo("lib/libf.so")
+    entry.extra = (b"\xff\xff" + (4062 - len(entry.filename)).to_bytes(2, "little")).ljust(4066 - len(entry.filename), b"\0")
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr(entry, library)
+    data = path.read_bytes()
+    assert Archive(path).symbols_at(4096 + 10).find("f") is not None
+
+    def use(broken):
+        path.write_bytes(broken)
+        archive = Archive(path)
+        archive.symbols_at(4096 + 10)
+        for name in archive.entries:
+            archive.image(name)
+
+    campaign(data, [(0, 64), (len(data) - 200, len(data)), (4096, 4160)], use)
 
 
 def test_unwind():
