@@ -80,5 +80,12 @@ MESSAGES += [
     ("begin { ksym(); clear(5); exit(1, 2); }",
      ["ERROR: ksym() requires one argument (0 provided)", "ERROR: clear() expects a map argument",
       "ERROR: exit() takes up to one argument (2 provided)"]),
+    ('begin { debugf("%d %d", 1, 2); }', [
+        "WARNING: The debugf() builtin is not recommended for production use. For more information see bpf_trace_printk in "
+        "bpf-helpers(7)."]),
+    ('begin { debugf("%d %d %d %d", 1, 2, 3, 4); }', [
+        "ERROR: cannot use more than 3 conversion specifiers",
+        "WARNING: The debugf() builtin is not recommended for production use. For more information see bpf_trace_printk in "
+        "bpf-helpers(7)."]),
     ("begin { print((a=1).b); }", ["ERROR: Record does not contain a field named 'b'"]),
 ]

@@ -156,6 +156,7 @@ class Session:
         # and in the opposite order for others: each kind is attached so that they run as written.
         ordered = ([pair for pair in ordered if not pair[0].points[0].last_first]
                    + [pair for pair in reversed(ordered) if pair[0].points[0].last_first])
+        attached = set()
         for program, loaded in ordered:
             if self.interrupted:
                 break               # thousands of probes take their time
@@ -170,8 +171,10 @@ class Session:
             if program.points[0].source.shown == "watchpoint":
                 self.watched += [(point.address, attachment) for point in program.points]
             self.refused += attachment.refused
-            self.attached += len(program.points) - len(attachment.refused)
-        self.attached += sum(len(program.points) for program, _ in self.programs if program.when)
+            refused = {id(point) for point, _ in attachment.refused}
+            attached |= {(id(program.probe), point.name) for point in program.points if id(point) not in refused}
+        # a USDT probe in several places is one
+        self.attached = len(attached) + sum(len(program.points) for program, _ in self.programs if program.when)
 
     def fire(self, when, signal=None):
         """Run the programs of BEGIN, END or self:signal:X now."""

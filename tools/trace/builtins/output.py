@@ -1,4 +1,4 @@
-"""What goes out: printf, print, join, system, cat, exit, errorf, warnf."""
+"""What goes out: printf, print, join, system, cat, exit, errorf, warnf, debugf."""
 from .. import ast, results, types
 from ..format import Format, FormatError
 from ..place import Place
@@ -68,7 +68,38 @@ class _Message(_Formatted):
 
 register(_Message("errorf", "ERROR"))
 register(_Message("warnf", "WARNING"))
-register(_Message("debugf", "DEBUG"))
+
+
+@register
+class _Debugf(_Formatted):
+    """debugf(): text to the kernel's trace buffer (/sys/kernel/tracing/trace_pipe), by bpf_trace_printk."""
+    names = ("debugf",)
+    most = 3        # arguments that the helper takes
+
+    def resolve(self, r, call):
+        super().resolve(r, call)
+        r.warn(call, "The debugf() builtin is not recommended for production use. For more information see "
+               "bpf_trace_printk in bpf-helpers(7).")
+        if len(call.arguments) - 1 > self.most:
+            r.error(call, "cannot use more than %d conversion specifiers" % self.most)
+        for argument in call.arguments[1:]:
+            if not argument.type.scalar and not isinstance(argument.type, String):
+                r.error(argument, "debugf() prints numbers and strings only (%s provided)" % type_text(argument.type))
+
+    def statement(self, b, call):
+        text = b.constant(call.arguments[0])
+        form = b.temporary(String(len(text.encode("utf-8", "surrogateescape")) + 1))
+        values = []
+        for argument in call.arguments[1:]:
+            if argument.type.scalar:
+                values.append(b.f.copy(b.value(argument)))
+            else:
+                place = b.temporary(String(argument.type.size + 1))
+                b.store(argument, place)
+                values.append(b.address(place))
+        from .. import strings
+        strings.store_literal(b, text.encode("utf-8", "surrogateescape"), form, True)
+        b.f.call("bpf_trace_printk", b.address(form), form.type.size, *values)
 
 
 @register
