@@ -195,13 +195,16 @@ class IterPoint(Point):
         return ("iter", self.spec)
 
     def fire(self, program):
-        """Run the iterator once. What the program writes for readers of the iterator is dropped: a
-        script's output goes its own way."""
-        if self.spec.pin:
-            raise SourceError("%s:%s: a script does not write to those who read the pinned iterator; "
-                              "leave out the pin" % (self.name, self.spec.pin))
+        """Run the iterator once; what the program writes for readers of the iterator is dropped: a script's output goes its
+        own way. One that is pinned runs for whoever reads the file: its path is returned."""
         with self.attach(program, [self]) as attachment:
+            if self.spec.pin:
+                return self.pin_path
             attachment.read()
+
+    @property
+    def pin_path(self):
+        return self.spec.pin if self.spec.pin.startswith("/") else "/sys/fs/bpf/" + self.spec.pin
 
     def attach(self, program, points, cookies=None):
         from rawbpf.loader.link import attach_iter
@@ -212,9 +215,8 @@ class IterPoint(Point):
             except OSError as error:
                 raise SourceError("%s: %s" % (self.name, error)) from error
         if self.spec.pin:
-            path = self.spec.pin if self.spec.pin.startswith("/") else "/sys/fs/bpf/" + self.spec.pin
             try:
-                link.pin(path)
+                link.pin(self.pin_path)
             except BaseException:
                 link.close()
                 raise

@@ -235,3 +235,16 @@ def test_a_loop_that_is_unrolled(lines):
     """The body of the inner loop is a function of its own each time, with its own variables."""
     assert lines('$n = 2; unroll(2) { for ($i : 0..$n) { $t = ($i, "x"); $s = comm; let $z = $i; print(($t.0, $s == comm, $z)); } }') == [
         "(0, true, 0)", "(1, true, 1)"] * 2
+
+
+def test_a_pinned_iterator_writes_to_its_readers(rawbpf):
+    """In a mount namespace of its own: bpffs, the pinned file, and what cat reads of it after the tracer has ended."""
+    import shlex
+    import subprocess
+    script = 'iter:task:listed /ctx.task.pid == %d/ { printf("%%s|%%5d|%%x|%%d%%%%\\n", ctx.task.comm, ctx.task.pid, 255, -1); }' % os.getpid()
+    trace = shlex.join(rawbpf.command("trace", "-q", "-e", script))
+    done = subprocess.run(["unshare", "-m", "sh", "-c", "mount -t bpf none /sys/fs/bpf && %s && cat /sys/fs/bpf/listed" % trace],
+                          capture_output=True, text=True, timeout=60)
+    with open("/proc/self/comm") as file:
+        comm = file.read().strip()
+    assert done.stdout.split("\n") == ["Program pinned to /sys/fs/bpf/listed", "", "", "%s|%5d|ff|-1%%" % (comm, os.getpid()), ""], done.stderr

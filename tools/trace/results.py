@@ -116,6 +116,21 @@ def _expansions(span, severity):
     return "".join(line + "\n" for line in lines)
 
 
+class Pinned(Result):
+    """An iterator that is read at a path of the BPF file system from now on."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def text(self):
+        return "Program pinned to %s\n" % self.value
+
+    def json(self):
+        return '{"type": "pinned", "data": %s}\n' % json_string(self.value)
+
+
 class Notice(Result):
     """Something about the machine that makes the output less than it could be."""
 

@@ -182,7 +182,9 @@ class Session:
             if program.when == when:
                 for point in program.points:
                     if signal is None or point.signal == signal:
-                        point.fire(loaded)
+                        pinned = point.fire(loaded)
+                        if pinned:
+                            self.emit(results.Pinned(pinned))
 
     @property
     def signals(self):

@@ -43,6 +43,13 @@ class _Formatted(Builtin):
 class _Printf(_Formatted):
     names = ("printf",)
 
+    def statement(self, b, call):
+        from ..pinned import seq_printf, writes_there
+        if writes_there(b.point):
+            seq_printf(b, call, b.constant(call.arguments[0]), call.arguments[1:])
+        else:
+            super().statement(b, call)
+
     def result(self, session, text, call, values):
         session.emit(results.Printf(text, call.arguments[0].value if isinstance(call.arguments[0], ast.String)
                                     else None, values))
