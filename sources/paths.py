@@ -17,6 +17,7 @@ class Binary:
     it begins in the file at `path`: not 0 for a library in a zip archive."""
 
     base = 0
+    flat = False  #: bytes of code and nothing else: addresses are offsets
 
     def __init__(self, shown, path):
         self.shown = shown
@@ -52,6 +53,8 @@ class Binary:
     @property
     def dwarf(self):
         """The file's elf.dwarf.Dwarf, None where neither it nor a debug file beside it has any."""
+        if self.flat:
+            return None
         if self._dwarf is False:
             from rawbpf.elf.dwarf import Dwarf
             from rawbpf.elf.image import ElfError
@@ -69,9 +72,18 @@ class Binary:
             self._named_types[key] = self.dwarf.find(name, key[0]) if self.dwarf is not None else None
         return self._named_types[key]
 
+    def is_elf(self):
+        with open(self.path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+
     def file_offset(self, vaddr):
         """Where the code at virtual address `vaddr` is in the file; SourceError lists the ranges
         that hold code when it is in none."""
+        if self.flat:
+            size = os.path.getsize(self.path)
+            if vaddr >= size:
+                raise SourceError("%s has only %d bytes" % (self.shown, size))
+            return vaddr
         ranges = self.image.executable_ranges()
         if not any(first <= vaddr < end for first, end in ranges):
             raise SourceError("Could not resolve address: %s:0x%x\nThe code of this file is at %s (virtual addresses)" % (

@@ -71,14 +71,27 @@ def events(module, event):
             if callback(btf, event) is not None:
                 return [(where, event)]  # a tracepoint's name is there once
             continue
-        for name, _ in btf.functions():
+        for name, number in btf.functions():
             for prefix in _PREFIXES:
                 if name.startswith(prefix) and in_event(name[len(prefix):]):
                     found.add((where, name[len(prefix):]))
+                    _callbacks.setdefault((where, name[len(prefix):]), {})[prefix] = number
         if not found:  # before 5.10
             found |= {(where, name[len(_TYPEDEF):]) for name, _ in btf.names("typedef")
                       if name.startswith(_TYPEDEF) and in_event(name[len(_TYPEDEF):])}
     return sorted(found)
+
+
+#: {(module, event): {prefix: BTF id}} of functions that a look at all of them has found
+_callbacks = {}
+
+
+def _callback_of(module, event):
+    btf, known = kernel_btf.of(module), _callbacks.get((module, event), {})
+    for prefix in _PREFIXES:
+        if prefix in known:
+            return btf.type(known[prefix])
+    return callback(btf, event)
 
 
 def callback(btf, event):
@@ -110,7 +123,7 @@ class RawTracepointPoint(BtfArgsPoint):
         if self._parameters is None and self.module:
             from rawbpf.elf.types import Parameter
 
-            function = callback(kernel_btf.of(self.module), self.event)
+            function = _callback_of(self.module, self.event)
             if function is not None:
                 self._parameters = [Parameter(p.name or "arg%d" % n, p.type)
                                     for n, p in enumerate(function.parameters[1:])]

@@ -140,7 +140,11 @@ class Uprobe(Source):
         return point
 
     def _place(self, binary, text, vaddr, target):
-        """A point at a virtual address, which may be the start of a function or in the middle."""
+        """A point at a virtual address, which may be the start of a function or in the middle. With --unsafe, a file that
+        is no ELF file is code from its first byte on."""
+        if target.unsafe and not binary.base and not binary.is_elf():
+            binary.flat = True
+            return UprobePoint(self, binary, text, vaddr, 0, target.pid, None)
         found = None
         try:
             found = binary.symbols.at(vaddr)

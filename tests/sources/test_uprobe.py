@@ -505,3 +505,19 @@ def test_source_column():
         with tracing("uprobe:%s@columns.c:%d:%d" % (program, line, column)) as seen:
             run(program)
         assert seen.hits == 3
+
+
+@pytest.mark.root
+def test_a_file_of_nothing_but_code(tmp_path):
+    flat = tmp_path / "code.bin"
+    flat.write_bytes(b"\xc3" * 64)
+    flat.chmod(0o755)
+    source = sources.find("uprobe")
+    spec = source.parse([str(flat), "0x10"], sources.Target(unsafe=True))
+    point, = source.expand(spec, sources.Target(unsafe=True))
+    assert point.file_offset == 16
+    with pytest.raises(SourceError, match="not an ELF file"):
+        source.expand(spec, sources.Target())[0].file_offset
+    point.vaddr = 64
+    with pytest.raises(SourceError, match="has only 64 bytes"):
+        point.file_offset
