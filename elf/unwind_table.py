@@ -35,6 +35,8 @@ class Table(NamedTuple):
 
 def table(image):
     """The Table of an image, empty without `.eh_frame`. ElfError."""
+    if image.machine not in STACK_POINTER:
+        raise ElfError(image.path, None, "unwinding on %s is not supported" % image.machine)
     unwind = Unwind(image)
     fdes = unwind.fdes()
     lows, rules = array("I"), array("Q")
