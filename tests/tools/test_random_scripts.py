@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from rawbpf.tools.trace.diagnostics import ScriptError
-from rawbpf.tools.trace.engine import compile_script
+from rawbpf.tools.trace.compiler import Compiler
+from rawbpf.tools.trace.diagnostics import Diagnostics, ScriptError, Source
+from rawbpf.tools.trace.machine import Machine
+from rawbpf.tools.trace.parser import parse
 from rawbpf.tools.trace.session import Session
 from tests.tools import script_grammar
 
@@ -28,10 +30,22 @@ class _Nobody:
         return None
 
 
+_machine = None
+
+
+def _one_machine():
+    """The kernel is asked once for all scripts."""
+    global _machine
+    _machine = _machine or Machine()
+    return _machine
+
+
 def run(script):
     """What became of a script: "refused" or "loaded". Anything else is raised."""
     try:
-        compiled = compile_script(script, "stdin", ["one", "2"])
+        diagnostics = Diagnostics()
+        tree = parse(Source("stdin", script), ["one", "2"], diagnostics)
+        compiled = Compiler(tree, None, ["one", "2"], machine=_one_machine(), diagnostics=diagnostics).compile()
     except ScriptError as error:
         assert error.format().endswith("\n")
         return "refused"
