@@ -1,7 +1,6 @@
 """What the kernel and bpftool print of programs assembles to those programs.
 
-Every form of instruction that this kernel runs: the log of its verifier (of each kernel of the matrix), and bpftool's
-dump of what it made of them.
+Every form of instruction that this kernel runs: the log of its verifier, and bpftool's dump of what it made of them.
 """
 
 import pytest
@@ -42,7 +41,7 @@ def maps():
         yield {"data": data, "out": out}
 
 
-@pytest.mark.kernel
+@pytest.mark.root
 def test_the_verifiers_log(maps):
     seen = set()
     for code in programs(release()):
