@@ -17,6 +17,7 @@ from .slots import drop_dead_stores
 
 CLOBBERED = 0b0000111111
 REGISTERS = 0b1111111111
+_HOPELESS = 16   # so many Values at once are not all the same in disguise
 _POPCOUNT = [bin(mask).count("1") for mask in range(1024)]
 
 
@@ -26,15 +27,20 @@ def allocate(function):
     segments, unspillable = set(), set()
     first = True
     while True:
-        graph = _Graph(function, weight, unspillable)
         # Joining whatever can be joined is best if it works out at once; spilling is not worth it. Where something
-        # was spilled already it hardly ever does before the last round.
-        if first and not graph.attempt(False):
-            return graph.registers()
+        # was spilled already, or far too much is alive, it hardly ever does before the last round.
+        graph = _Graph(function, weight, unspillable)
+        if first and graph.pressure <= _HOPELESS:
+            if not graph.attempt(False):
+                return graph.registers()
+            graph = _Graph(function, weight, unspillable)
         spilled = graph.attempt(True)
         if not spilled:
             careful = graph.registers()
-            return careful if first or graph.attempt(False) else graph.registers()
+            if first:
+                return careful
+            graph = _Graph(function, weight, unspillable)
+            return careful if graph.attempt(False) else graph.registers()
         _Spiller(function, segments, unspillable).spill(spilled)
         first = False
 
@@ -71,16 +77,11 @@ class _Graph:
         self.copies = []     # (weight, n, n): dst and source of copies
         self.affinities = [] # and of other operations that could overwrite their operand
         self.alias = {}
+        self.pressure = 0    # how many Values are alive at once
         self._build(weight)
-        self.separate = None
 
     def attempt(self, careful):
-        """Coalesces and colours, from the start; returns what found no register."""
-        if self.separate is not None:
-            self.alias = {}
-            self.adjacent, self.forbidden, self.cost, self.wishes = self.separate
-        self.separate = ({n: set(others) for n, others in self.adjacent.items()}, dict(self.forbidden), dict(self.cost),
-                         {n: dict(wishes) for n, wishes in self.wishes.items()})
+        """Coalesces and colours, once; returns what found no register."""
         self.coalesce(careful)
         return self.colour()
 
@@ -106,6 +107,8 @@ class _Graph:
             often = weight[block]
             live = set(bits(live_out[block]))
             for op in reversed(block.ops):
+                if len(live) > self.pressure:
+                    self.pressure = len(live)
                 kind, dst, args = op.kind, op.dst, op.args
                 uses = [arg for arg in args if type(arg) is Value]
                 for value in uses:
@@ -242,12 +245,11 @@ class _Graph:
                 hard.discard(n)
             removed.add(n)
             order.append(n)
-            for other in adjacent[n]:
-                if other not in removed:
-                    degree[other] -= 1
-                    if degree[other] == room[other] - 1 and other in hard:
-                        hard.discard(other)
-                        easy.append(other)
+            for other in adjacent[n] - removed:
+                degree[other] -= 1
+                if degree[other] == room[other] - 1 and other in hard:
+                    hard.discard(other)
+                    easy.append(other)
         self.register = register = {}
         partners = {}
         for amount, a, b in self.copies:
@@ -256,15 +258,18 @@ class _Graph:
                 partners.setdefault(a, []).append((amount, b))
                 partners.setdefault(b, []).append((amount, a))
         failed = []
+        holders = [set() for _ in range(10)]    # who has a register
+        wishing = {n for n, wishes in self.wishes.items() if wishes}    # and not yet one
         for n in reversed(order):
-            taken = forbidden[n]
+            taken, neighbours = forbidden[n], adjacent[n]
+            for candidate, those in enumerate(holders):
+                if not taken >> candidate & 1 and not neighbours.isdisjoint(those):
+                    taken |= 1 << candidate
+            wishing.discard(n)
             dislikes = {}
-            for other in adjacent[n]:
-                if other in register:
-                    taken |= 1 << register[other]
-                else:
-                    for wanted, amount in self.wishes[other].items():
-                        dislikes[wanted] = dislikes.get(wanted, 0) + amount
+            for other in neighbours & wishing:
+                for wanted, amount in self.wishes[other].items():
+                    dislikes[wanted] = dislikes.get(wanted, 0) + amount
             if taken & REGISTERS == REGISTERS:
                 failed.append(n)
                 continue
@@ -282,6 +287,7 @@ class _Graph:
                     if best is None or price < lowest:
                         best, lowest = candidate, price
             register[n] = best
+            holders[best].add(n)
         if not failed:
             return []
         failed = set(failed)

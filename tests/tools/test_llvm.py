@@ -24,3 +24,12 @@ def test_output(script, programs, monkeypatch):
     monkeypatch.chdir(programs)
     done = rawbpf("trace", "--codegen", "llvm", *script.command("text"))
     assert done.stdout == script.expected("text"), done.stderr.decode()
+
+
+def test_our_code_is_about_as_short_as_llvms():
+    """Issue: a geometric mean of at most 1.10 of -O2's instructions, at most 1.30 for any script."""
+    from tests.bench.codegen import AIM, LIMIT, mean, measure
+    found = list(measure())
+    assert len(found) > 150
+    assert mean(one.ratio for one in found) <= AIM
+    assert not [one for one in found if one.ratio > LIMIT]
