@@ -135,6 +135,7 @@ def _verified(ask):
     from .vm.verify import Guests
     _read_once(ask.paths, ask.type)
     with Guests([kernel for kernel in ask.kernels if kernel != "HOST"], ask.paths, ask.type, ask.level, ask.timeout) as guests:
+        guests.start()
         for kernel in ask.kernels:
             yield from here(ask) if kernel == "HOST" else guests.records(kernel)
 

@@ -249,6 +249,7 @@ def test_records_of_a_guest(tmp_path, boot):
     absolute = str(tmp_path / "part" / "c.inc")
     said["5.10"] = [json.dumps(record(name, refusal={"file": name}, release="5.10.1")) for name in ("a.s", "/host" + absolute)]
     with guests.Guests(["5.10"], ["a.s", absolute], "xdp", 2) as asked:
+        asked.start()
         found = list(asked.records("5.10"))
     assert [(r["kernel"], r["release"], r["file"], r["refusal"]["file"]) for r in found] == [
         ("5.10", "5.10.1", "a.s", "a.s"), ("5.10", "5.10.1", absolute, absolute)]

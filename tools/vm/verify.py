@@ -32,6 +32,7 @@ class Guests:
     """Kernels that are asked at the same time, as many as there are CPUs.
 
         with Guests(["5.10", "/boot/vmlinuz-6.9"], ["a.s"]) as guests:
+            guests.start()
             for record in guests.records("5.10"): ...
 
     Leaving it early, also by a signal, ends the machines. A kernel that does not come up, dies or hangs is said in
@@ -46,16 +47,13 @@ class Guests:
             _check(kernels[0])
 
     def __enter__(self):
-        if self.kernels:
-            self._folder = tempfile.TemporaryDirectory(prefix="rawbpf-vm-")
-            try:
-                self._begin()
-            except BaseException:
-                self.__exit__(*sys.exc_info())
-                raise
-        return self
+        return self     # a signal between this and the block would leave what was begun here
 
-    def _begin(self):
+    def start(self):
+        """Boots them all; records() waits."""
+        if not self.kernels:
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="rawbpf-vm-")
         if threading.current_thread() is threading.main_thread():
             # as an exception, so that files are removed
             self._before = {number: signal.signal(number, _exit) for number in _ENDS
@@ -63,15 +61,22 @@ class Guests:
         folder = Path(self._folder.name)
         self._arguments += pack(folder / "initrd", self.paths)
         (CACHE / "vm").mkdir(parents=True, exist_ok=True)
-        for number, series in enumerate(self.kernels):
-            run = self._runs[series] = _Run(series, folder / ("%d.log" % number))
-            run.thread = threading.Thread(target=run, args=(folder / "initrd", shlex.join(self._arguments), self.timeout))
-            run.thread.start()
+        # A signal inside Thread.start() would leave one behind that nobody waits for; and threads that block signals
+        # leave them to the one that is to be interrupted.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDS})
+        try:
+            for number, series in enumerate(self.kernels):
+                run = _Run(series, folder / ("%d.log" % number))
+                run.thread = threading.Thread(target=run, args=(folder / "initrd", shlex.join(self._arguments), self.timeout))
+                run.thread.start()
+                self._runs[series] = run
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def records(self, series):
         """The records of one kernel, when it is done."""
         run = self._runs[series]
-        run.thread.join()
+        _wait(run.done)
         if run.broken is not None:
             raise run.broken
         yield from run.records
@@ -85,13 +90,20 @@ class Guests:
         if kind is not None:
             machine.stop_all()
         for run in self._runs.values():
-            run.thread.join()
+            _wait(run.done)
         if kind is not None:
             machine.go_on()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def _wait(done):
+    """Until a run is done. Thread.join() will not do: interrupted, Python 3.11 takes the thread for one that has ended;
+    and a signal that comes just before a wait without a limit is noticed only behind it."""
+    while not done.wait(0.2):
+        continue
 
 
 def _exit(number, _):
@@ -116,7 +128,7 @@ class _Run:
 
     def __init__(self, series, log):
         self.series, self.log, self.records, self.error, self.broken = series, log, [], "", None
-        self._said = []
+        self._said, self.done = [], threading.Event()
 
     def __call__(self, initrd, command, timeout):
         try:
@@ -133,7 +145,9 @@ class _Run:
                 self.error += " (its console: %s)" % kept
         except BaseException as error:      # told by who waits for it
             self.broken = error
-        self._place()
+        finally:
+            self._place()
+            self.done.set()
 
     def _boot(self, initrd, command, timeout):
         if self.series in SUITES:
