@@ -66,15 +66,18 @@ class Fentry(Source):
             raise SourceError("ambiguous attach point, please specify module containing the function "
                               "'%s'" % spec.function,
                               ["%s:%s:%s" % (self.shown, m, spec.function) for m, _ in found])
-        if len(found) > 1:
-            raise SourceError("%d functions are called %s in %s: the kernel cannot tell which is meant"
-                              % (len(found), spec.function, found[0][0]))
+        # The kernel looks the name up again: BTF may have one function twice, and say nothing of two.
         module, number = found[0]
-        known = kallsyms.traceable()
-        if known is not None and spec.function not in {name for name, _ in known}:
+        known, count = kallsyms.traceable(), 1
+        if known is not None:
+            count = sum(1 for name, where in known if name == spec.function and (where or "vmlinux") == module)
+        if not count:
             raise SourceError("%s cannot be traced (it is inlined, or marked notrace)" % spec.function,
                               missing=True)
         point = FentryPoint(self, module, spec.function, number)
+        if count > 1:
+            point.warning = ("%d functions are called %s: the kernel attaches %s to one of them only; kprobe:%s means "
+                             "all" % (count, spec.function, self.shown, spec.function))
         if point.type.variadic:
             raise SourceError("%s takes a variable number of arguments: the kernel attaches no %s there; kprobe:%s "
                               "works" % (spec.function, self.shown, spec.function))
@@ -130,7 +133,8 @@ def require_trampolines():
 
 def traceable(module, function, known_only=False):
     """(module, name, BTF id) of the functions that match, can be traced (neither variadic nor on the kprobe
-    blacklist, where a tracer could end in itself) and have as many arguments as registers, sorted. With `known_only`, nothing where the kernel does not say what is traceable."""
+    blacklist, where a tracer could end in itself) and have as many arguments as registers, sorted. With
+    `known_only`, nothing where the kernel does not say what is traceable."""
     in_module, in_function = matcher(module), matcher(function)
     names = kallsyms.traceable()
     if names is None and known_only:
