@@ -39,9 +39,13 @@ class _Str(Builtin):
         return String(size)
 
     def constant(self, r, call):
-        """str($1), str($1 + 2): the positional parameter's text."""
+        """A literal's text; str($1), str($1 + 2): the positional parameter's."""
         from .. import ast
         node, skip = call.arguments[0], 0
+        if isinstance(node, ast.String):
+            length = r.constant(call.arguments[1]) if len(call.arguments) == 2 else None
+            data = node.value.encode("utf-8", "surrogateescape")
+            return data[:length if isinstance(length, int) and length >= 0 else None].decode("utf-8", "surrogateescape")
         if isinstance(node, ast.Binary) and node.op == "+" and isinstance(node.left, ast.Positional):
             skip = r.constant(node.right)
             node = node.left
@@ -61,17 +65,23 @@ class _Str(Builtin):
     def store(self, b, call, dest):
         f = b.f
         source = call.arguments[0]
+        length = b.constant(call.arguments[1]) if len(call.arguments) == 2 else None
         if isinstance(source.type, (String, types.Array)):
             place = b.place(source).typed(String(source.type.size))
-            b.copy(place, dest)
-            return
-        space = "user" if b._space(source) else "kernel"
-        where = b.value(source)
+            if isinstance(length, int) and length < source.type.size:
+                place = place.typed(String(max(length - 1, 0)))     # the length counts the NUL
+            if len(call.arguments) == 1 or isinstance(length, int):
+                b.copy(place, dest)
+                return
+            place = b.direct(place) if place.space is None else place
+            space, where = place.space or "kernel", b.address(place)
+        else:
+            space = "user" if b._space(source) else "kernel"
+            where = b.value(source)
         room = dest.type.size
         if len(call.arguments) == 1:
             strings.read_string(b, where, dest, room, space, whole=room >= call.type.size)
             return
-        length = b.constant(call.arguments[1])
         if isinstance(length, int):
             if length == 0:
                 f.store(dest.base, dest.off, 0, 1)
