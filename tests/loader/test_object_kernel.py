@@ -1,5 +1,6 @@
 """Objects that our own assembler writes, loaded: maps, data, subprograms, pins; and nothing stays."""
 
+import gc
 import json
 import os
 import struct
@@ -96,6 +97,7 @@ def test_only_what_is_asked_for(data):
 def test_an_attachment_that_cannot_be_undoes_the_others(data):
     with Object.parse(data, "own.o") as obj:
         obj.load()
+        gc.collect()
         before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(KernelError, match="no such function|no kprobe PMU"):
             obj.attach()
@@ -107,6 +109,7 @@ def test_no_descriptor_stays(data):
         with Object.parse(data, "own.o") as obj:
             obj.load()
     cycle()
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
         cycle()
@@ -114,6 +117,7 @@ def test_no_descriptor_stays(data):
     for _ in range(10):
         with pytest.raises(ObjectError, match="no program type"):
             Object.parse(broken, "own.o").load()
+    gc.collect()        # what pytest.raises() keeps
     assert len(os.listdir("/proc/self/fd")) == before
 
 
