@@ -396,7 +396,7 @@ print(sorted(model.items()))
 def test_writers_at_once(type):
     """Several processes write to one map, each to keys of its own; this one looks on. What is left is the sum."""
     with Map.create(type, 4, 8, 4096) as map:
-        writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(first), str(STEPS * 5)], stdin=map.fd,
+        writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(first), str(STEPS * 2)], stdin=map.fd,
                                     stdout=subprocess.PIPE, text=True) for first in (1000, 2000, 3000, 4000)]
         looks = 0
         while any(writer.poll() is None for writer in writers):
