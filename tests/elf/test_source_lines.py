@@ -14,7 +14,7 @@ from rawbpf.elf.source_lines import SourceLines
 from rawbpf.elf.symbolizer import KernelSymbols, ProcessSymbols
 from rawbpf.elf.symbols import Symbols
 from tests.cc import compile_c
-from tests.elf.files import run
+from tests.elf.files import run, version
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +77,7 @@ def test_every_instruction_is_addr2lines(flags):
         assert {len(places) for places in ours.values()} >= {1, 2}, "nothing was inlined"
 
 
+@pytest.mark.skipif(version("gcc") < (11,), reason="gcc 11 was the first to write it")
 def test_64_bit_dwarf_says_the_same():
     """(which addr2line cannot read)"""
     def places(*flags):
