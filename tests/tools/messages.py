@@ -71,6 +71,9 @@ MESSAGES += [
       "likely be updated before the runtime can 'print' it."]),
     ("begin { @a[1] = stats(2); print(@a, 1); }",
      ["WARNING: print()'s top and div arguments are ignored when used on stats() maps."]),
+    ("begin { @x = hist(1); @x = hist(100, 2); }", ["ERROR: Different bits in a single hist unsupported"]),
+    ("begin { @x = lhist(1, 0, 10, 1); @x = lhist(1, 0, 20, 1); }",
+     ["ERROR: Different lhist bounds in a single map unsupported"]),
     # settings, calls
     ("config = { symbol_source = 2; strlen = 50 } begin { }",
      ["WARNING: symbol_source is deprecated and has no effect", "WARNING: strlen has been renamed, please use max_strlen"]),

@@ -38,13 +38,28 @@ class Whole:
         self.span = span
 
 
+def operation(node):
+    """The place of what is done: of `$x %= 3`, from the operator on."""
+    if not isinstance(node, ast.Assign) or type(node.span) is not Span:
+        return node
+    start = node.target.span.end
+    text = node.span.source.text
+    while start < len(text) and text[start].isspace():
+        start += 1
+    return Whole(Span(node.span.source, start, node.span.end))
+
+
 def whole(node):
+    """A statement's place with the semicolon, unless it is the last of its block."""
     span = node.span
     end = span.end
     text = span.source.text
     while end < len(text) and text[end].isspace():
         end += 1
-    return Whole(Span(span.source, span.start, end + 1)) if type(span) is Span and text[end:end + 1] == ";" else node
+    last = text[end + 1:end + 200].lstrip().startswith("}")
+    if type(span) is not Span or text[end:end + 1] != ";" or last:
+        return node
+    return Whole(Span(span.source, span.start, end + 1))
 
 
 class Doubts:

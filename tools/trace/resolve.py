@@ -439,6 +439,10 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
         else:
             merged = promote(var.value, kind)
         if merged is None:
+            if type(kind) is type(var.value) and isinstance(kind, types.Hist):
+                self.error(getattr(node, "value", node), "Different bits in a single hist unsupported")
+            if type(kind) is type(var.value) and isinstance(kind, types.LinearHist):
+                self.error(getattr(node, "value", node), "Different lhist bounds in a single map unsupported")
             self.error(node, "Type mismatch for %s: trying to assign value of type '%s' when map already has a type "
                        "'%s'" % (var.name, type_text(kind), type_text(var.value)))
         if var.value is None or merged != var.value or (

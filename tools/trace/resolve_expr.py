@@ -1,6 +1,7 @@
 """The types of expressions: a mixin of resolve.Resolver, one method a kind of node."""
 from . import ast, builtins, types
 from .diagnostics import nearest
+from .doubts import operation
 from .folding import COMPARISONS, LOGICAL
 from .types import BOOL, INT8, INT64, UINT64, Aggregate, Integer, Pointer, String, Tuple, promote
 from .written import SIMPLE, Unresolved, base_text, to_c, type_text
@@ -261,7 +262,7 @@ class ExpressionTypes:
             elif getattr(b, "flexible", False) and not getattr(a, "flexible", False):
                 b_signed = a_signed
             if op in ("/", "%") and (a_signed or b_signed) and self.constant(node) is None and left != right:
-                self.warn(node, "signed operands for '%s' can lead to undefined behavior (cast to unsigned to "
+                self.warn(operation(node), "signed operands for '%s' can lead to undefined behavior (cast to unsigned to "
                           "silence warning)" % op)
             result = INT64 if a_signed or b_signed or op == "-" else UINT64
             self.lossy(left_node, left, result)
