@@ -1,6 +1,7 @@
 """Run the tests marked `kernel` or `vm` on each kernel of the matrix.
 
     python -m tests.vm                               every kernel, two at a time
+    python -m tests.vm --fast                        the same without what is marked slow, as CI does
     python -m tests.vm --kernel 6.12 -k uprobe tests/sources
     python -m tests.vm --kernel 5.10 --shell 'rawbpf trace -l "kprobe:do_nano*"'
     python -m tests.vm --kernel arm64 tests/sources  the other architecture, on demand only
@@ -39,19 +40,21 @@ def parse(argv):
     parser.add_argument("--add", action="append", default=[], metavar="PATH[=PLACE]",
                         help="another file or folder of this host for the guest")
     parser.add_argument("--peers", action="store_true", help="the reference bpftrace is a command in the guest")
+    parser.add_argument("--fast", action="store_true", help="without the tests that are marked slow")
     parser.add_argument("--fetch", action="store_true", help="download the newest kernels, and stop")
     parser.add_argument("--jobs", type=int, default=2, help="guests at a time (default: 2)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds a guest may take")
     parser.add_argument("paths", nargs="*", help="test files or folders (default: all)")
     options = parser.parse_args(argv)
     chosen = options.kernel or ["all"]
+    options.marks = f"({MARKS}) and not slow" if options.fast else MARKS
     options.kernel = list(SUITES) if "all" in chosen else list(dict.fromkeys(chosen))
     return options
 
 
 def test_files(options):
     """Test files that have a test for the guests, relative to the project."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", MARKS, "--no-header"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", options.marks, "--no-header"]
     command += ["-k", options.k] if options.k else []
     done = subprocess.run([*command, *options.paths], cwd=guest.PROJECT, text=True, capture_output=True)
     if done.returncode not in (0, 5):
@@ -67,7 +70,7 @@ def guest_command(options):
     if not files:
         sys.exit("tests.vm: no test marked kernel or vm matches")
     chosen = ["-k", options.k] if options.k else []
-    return shlex.join(["python3", "-m", "pytest", "-m", MARKS, "--color=no", "--no-header", "-rf",
+    return shlex.join(["python3", "-m", "pytest", "-m", options.marks, "--color=no", "--no-header", "-rf",
                        "--durations=25", *chosen, *files])
 
 
