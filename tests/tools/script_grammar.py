@@ -131,7 +131,7 @@ class Grammar:
 
     def of_task(self):
         return self.pick(["ppid", "leader_tid", "curtask.pid", "curtask.group_leader.tgid", "len(kstack(3))", "(uint64)curtask & 0xff",
-                          "cgroupid(\"/sys/fs/cgroup\")", truth("has_cpid")])
+                          "cgroupid(\"/sys/fs/cgroup\")", "(int64)has_cpid"])
 
     def numbers_of_values(self):
         """A number out of an array, a record, an address of a network, a cast to bytes."""
