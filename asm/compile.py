@@ -68,14 +68,14 @@ def _compile_one(function, level, main):
     function = clone(function)
     reachable(function)
     optimise(function, level, main)
-    others = []
+    lower(function, level)
+    registers = allocate(function)
+    tidy(function, registers)
+    others = []         # as they are needed in the end: passes may have found code that is never reached
     for block in function.blocks:
         for op in block.ops:
             if op.kind == "call" and op.info[0] == "function":
                 others.append(op.info[1])
             others.extend(arg[1] for arg in op.args if type(arg) is tuple and arg[0] == "func")
-    lower(function, level)
-    registers = allocate(function)
-    tidy(function, registers)
     places, used = layout(function)
     return Emitter(function, registers, places, level), used, others
