@@ -1,5 +1,6 @@
 """What is said while a script runs: -k, --no-warnings. The texts are bpftrace 0.27.1's."""
 
+import os
 import re
 import signal
 import subprocess
@@ -92,3 +93,20 @@ def test_listing_nothing(rawbpf):
     done = rawbpf("trace", "-l", "uprobe:%s:no_such_function" % sys.executable)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "WARNING: no event matches uprobe:%s:no_such_function\n" % sys.executable
+
+
+def test_the_clock_of_tests(rawbpf):
+    """BPFTRACE_DUMMY_TS_MAP, as bpftrace's own tests of tseries() use it."""
+    env = dict(os.environ, BPFTRACE_DUMMY_TS_MAP="@ts", TZ="UTC")
+    script = "begin { @ts = (uint64)500ms; @a = tseries(5, 100ms, 5); @ts += 100ms; @a = tseries(7, 100ms, 5); clear(@ts); }"
+    done = rawbpf("trace", "-q", "-e", "config = { unstable_tseries = enable } " + script, env=env)
+    assert [line.split() for line in done.stdout.splitlines() if line.startswith("00:")] == [
+        ["00:00:00.500", "*", "|", "5"], ["00:00:00.600", "|", "*", "7"]]
+
+
+def test_arrays_of_characters_may_be_full(rawbpf):
+    """A member that has no NUL was not cut."""
+    done = rawbpf("trace", "-q", "-e", "struct F { char s[4]; char t[8]; } t:syscalls:sys_enter_write /pid == cpid/ "
+                  '{ $f = (struct F *)args.buf; $s = $f->s; printf("%s|%s\\n", $s, $f->s); print($s); exit(); }',
+                  "-c", sys.executable + " -c 'import os; os.write(2, b\"abcdefgh\\0\")'")
+    assert done.stdout.startswith("abcd|abcd\nabcd\n"), done.stderr

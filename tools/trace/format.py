@@ -159,7 +159,7 @@ class Format:
             template.append(made[1])
             template.append(self.fragments[index + 1].replace("%", "%%"))
             if isinstance(kind, String):
-                texts[index] = _text_of(trailer)
+                texts[index] = _text_of("" if kind.whole else trailer)
             end = offset + kind.size
         layout.append("%dx" % (size - end) if size > end else "")
         return Batch("".join(layout), "".join(template), texts)

@@ -1,5 +1,7 @@
 """tseries: values over time."""
-from .. import types
+import os
+
+from .. import ast, types
 from ..written import type_text
 from . import Argument, register
 from .aggregates import Aggregate
@@ -41,9 +43,7 @@ class _Tseries(Aggregate):
         f, kind = b.f, call.type
         operand = b.value(call.arguments[0])
         number = f.copy(f.const(operand) if isinstance(operand, int) else operand)
-        boot = b.script.machine.has_helper("bpf_ktime_get_boot_ns", b.point.program_type)
-        now = f.call("bpf_ktime_get_boot_ns" if boot else "bpf_ktime_get_ns")
-        now = f.copy(f.alu("+", now, b.script.machine.tai_offset))
+        now = f.copy(self._now(b, call))
         epoch = f.copy(f.alu("/", now, kind.interval))
         bucket, inside, over = f.variable(), f.block(), f.block()
         f.set(bucket, f.alu("%", epoch, kind.count))
@@ -53,6 +53,15 @@ class _Tseries(Aggregate):
         f.jump(inside)
         f.position(inside)
         return number, now, epoch, f.copy(f.alu("*", bucket, 24))
+
+    def _now(self, b, call):
+        """Nanoseconds of TAI; for tests, the value of the scalar map that BPFTRACE_DUMMY_TS_MAP names."""
+        map = os.environ.get("BPFTRACE_DUMMY_TS_MAP")
+        if map in b.script.storage and b.script.storage[map].info.scalar:
+            return b.read_map(ast.Map(call.span, map))
+        boot = b.script.machine.has_helper("bpf_ktime_get_boot_ns", b.point.program_type)
+        now = b.f.call("bpf_ktime_get_boot_ns" if boot else "bpf_ktime_get_ns")
+        return b.f.alu("+", now, b.script.machine.tai_offset)
 
     def update(self, b, call, cell, prepared, atomic):
         f, kind = b.f, call.type
