@@ -1,33 +1,34 @@
-"""A script function of 4,096 instructions compiles in under a second of CPU time, whatever it is made of."""
+"""How long the compiler takes for the tools that come with bpftrace, once its modules are imported: 100 ms is the aim for the
+longest (70 to 95 measured on two busy cores of 2020); the limit leaves room for what else the machine does."""
 
 import time
 
 import pytest
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+from rawbpf.tools.trace.diagnostics import ScriptError
+from rawbpf.tools.trace.engine import compile_script
 
-SCRIPTS = {
-    "maps and branches": " ".join("@a%d = @a%d + %d; if (@a%d > 5) { @b[%d] = count(); }" % (
-        i % 40, (i + 1) % 40, i, i % 40, i) for i in range(140)),
-    "many variables": " ".join("$v%d = nsecs + %d;" % (i, i) for i in range(60)) + " ".join(
-        "$v%d = $v%d * $v%d + %d;" % (i % 60, (i + 7) % 60, (i + 13) % 60, i) for i in range(700)) + " ".join(
-        "@[%d] = $v%d;" % (i, i) for i in range(60)),
-    "unrolled": "$i = 0; unroll(100) { @[comm, $i, pid] = sum($i); $i++; if ($i % 3 == nsecs % 5) { @x = hist($i); } }",
-    "strings": " ".join('if (comm == "abcdefgh%d") { @[%d] = %d; } @s["key%d"] = comm;' % (i, i, i, i) for i in range(100)),
-}
+pytestmark = [pytest.mark.root, pytest.mark.peer, pytest.mark.slow]
+
+LIMIT = 0.2     # seconds of processor time
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_four_thousand_instructions(name):
-    from rawbpf.asm import slot_numbers
-    from rawbpf.tools.trace.engine import compile_script
-    compile_script("BEGIN { @ = hist(nsecs); @a[comm] = count(); }")    # imports are not compiling
-    best = None
-    for _ in range(3):          # others use this machine too
-        began = time.process_time()
-        compiled = compile_script("BEGIN { %s }" % SCRIPTS[name])
-        spent = time.process_time() - began
-        best = spent if best is None else min(best, spent)
-    size = slot_numbers(compiled.programs[0].code.instructions)[-1]
-    assert size > 3800
-    assert best * 4096 / size < 1
+def test_the_longest_tool():
+    from tests.peers import root
+    taken = {}
+    for path in sorted((root() / "usr/sbin").glob("*.bt")):
+        text = path.read_text()
+        best = None
+        for _ in range(4):      # the first one also imports
+            start = time.process_time()
+            try:
+                compile_script(text, path.name)
+            except ScriptError:     # this kernel has not what it probes
+                break
+            now = time.process_time() - start
+            best = now if best is None else min(best, now)
+        if best is not None:
+            taken[path.stem] = best
+    assert len(taken) >= 15
+    longest = max(taken, key=taken.get)
+    assert taken[longest] < LIMIT, (longest, taken[longest])
