@@ -171,9 +171,11 @@ class Dwarf:
                     base = high
                 else:
                     found.append((base + low, base + high))
-        data, at = info.section(".debug_rnglists"), value.value
+        # gcc 10 leaves the lists of a .dwo file's entries in the program
+        lists = unit if info.section(".debug_rnglists") else owner
+        data, at = lists.info.section(".debug_rnglists"), value.value
         if value.form == 0x23:
-            start = unit.bases()[2]
+            start = lists.bases()[2]
             at = start + number(data, start + at * unit.offset_size, unit.offset_size)
         indexed = unit.indexed_address
         while True:
