@@ -149,7 +149,9 @@ class KprobeSession(Kprobe):
         from rawbpf.loader import features, introduced
 
         if not features.has_link("kprobe_session"):
-            raise SourceError("kprobe sessions: %s" % introduced.needs("link", "kprobe_session"))
+            raise SourceError("kprobe sessions: %s" % (introduced.needs("link", "kprobe_session") or
+                                                       "this kernel has none (CONFIG_FPROBE is not set, or its "
+                                                       "architecture came later)"))
         return super().expand(spec, target)
 
 

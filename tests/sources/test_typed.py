@@ -87,10 +87,11 @@ def test_counting_events_are_listed_and_judged():
     with pytest.raises(SourceError) as caught:
         sources.expand("software:page-fault")
     assert "software:page-faults:" in caught.value.hints
-    if not os.path.exists("/sys/bus/event_source/devices/cpu"):
-        with pytest.raises(SourceError, match="no such hardware counter"):
-            with tracing("hardware:cycles:1000"):
-                pass
+    try:
+        with tracing("hardware:cycles:100000"):
+            pass
+    except SourceError as error:
+        assert "no such hardware counter" in error.reason
 
 
 def test_cache_events_have_perf_numbers():
