@@ -110,3 +110,22 @@ def test_arrays_of_characters_may_be_full(rawbpf):
                   '{ $f = (struct F *)args.buf; $s = $f->s; printf("%s|%s\\n", $s, $f->s); print($s); exit(); }',
                   "-c", sys.executable + " -c 'import os; os.write(2, b\"abcdefgh\\0\")'")
     assert done.stdout.startswith("abcd|abcd\nabcd\n"), done.stderr
+
+
+def test_probes_that_match_nothing(rawbpf):
+    script = "config = { missing_probes = warn } t:syscalls:nonsense { } uprobe:/bin/sh:nonsense* { }"
+    done = rawbpf("trace", "-e", script)
+    said = [line for line in lines_of(done.stderr) if not line.startswith(("config", "HINT"))]
+    assert (done.returncode, said) == (1, [
+        "stdin:1:36-55: WARNING: No matches for tracepoint syscalls:nonsense. Skipping.",
+        "stdin:1:36-55: WARNING: Probe has no valid attach points. It is being removed which may cause issues with program "
+        "behavior.",
+        "stdin:1:60-84: WARNING: Probe has no valid attach points. It is being removed which may cause issues with program "
+        "behavior.",
+        "No probes to attach"])
+    done = rawbpf("trace", "-e", "uprobe:/bin/sh:nonsense* { } begin { }")
+    assert done.returncode == 1 and done.stderr.startswith(
+        "stdin:1:1-25: ERROR: Probe has no valid attach points. If this is expected, set the 'missing_probes' config variable "
+        "to 'warn'.\n")
+    done = rawbpf("trace", "-e", "config = { missing_probes = ignore } t:syscalls:nonsense { }")
+    assert (done.returncode, done.stderr) == (1, "No probes to attach\n")

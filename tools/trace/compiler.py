@@ -12,7 +12,7 @@ import os
 from . import ast, builtins, maps, point_texts, scratch, types
 from .compiled import Compiled, CompiledProgram, KernelMap, Loss
 from .config import Config, ConfigError
-from .diagnostics import Diagnostics, ScriptError
+from .diagnostics import Diagnostics, ScriptError, format_all
 from .machine import Machine
 from .resolve import Resolver, Unit
 from .types import Aggregate
@@ -20,6 +20,17 @@ from .types import Aggregate
 MAX_PASSES = 20
 RING_SIZE = 4 << 20         # bytes of the ring buffer unless perf_rb_pages says otherwise
 GUARDED = ("kprobe", "tracepoint", "perf_event")
+
+
+class NoProbes(ScriptError):
+    """Nothing is left that could be attached; `warnings` say why."""
+
+    def __init__(self, warnings):
+        super().__init__(None, "No probes to attach")
+        self.diagnostics += warnings
+
+    def format(self, color=False):
+        return format_all(self.diagnostics[1:], color) + "No probes to attach\n"
 
 
 class Options:
@@ -115,7 +126,7 @@ class Compiler:
                 if self._passes(attach_point):
                     points += self._expand(attach_point, vain)
             if not points:
-                self._pattern_without_match(vain)
+                self._nothing_left(probe, vain)
                 continue
             flags = self._needs(probe)
             for group in _group(points, *flags):
@@ -127,7 +138,7 @@ class Compiler:
                                    "variable."])
         self.diagnostics.check()
         if not units:
-            raise ScriptError(None, "No probes to attach")
+            raise NoProbes(self.diagnostics.warnings)
         count = sum(1 if "_multi" in (unit.point.expected_attach_type or "") else len(unit.points) for unit in units)
         if count > self.config.max_probes:
             raise ScriptError(units[-1].probe.span, "Can't attach to %d probes because it exceeds the current limit "
@@ -149,17 +160,18 @@ class Compiler:
             return True         # what is wrong with it is said later
         return shown in ("begin", "end") or bool(wanted.search(":".join([shown, *attach_point.parts[1:]])))
 
-    def _pattern_without_match(self, vain):
-        """A probe of which nothing is left, because its patterns match nothing: [(attach point, SourceError)]."""
-        for attach_point, error in vain[:1]:
-            hints = [error.reason] + (["Did you mean %s?" % " or ".join(error.hints)] if error.hints else [])
-            text = "Probe has no valid attach points. "
-            if self.config.missing_probes == "error":
-                self.diagnostics.error(attach_point.span, text + "If this is expected, set the 'missing_probes' config "
-                                       "variable to 'warn'.", hints)
-            elif self.config.missing_probes == "warn":
-                self.diagnostics.warning(attach_point.span, text + "It is being removed which may cause issues with "
-                                         "program behavior.", hints)
+    def _nothing_left(self, probe, vain):
+        """A probe that has no points. `vain`: (attach point, SourceError) of its patterns that match nothing."""
+        hints = []
+        for _, error in vain:
+            hints += [error.reason] + (["Did you mean %s?" % " or ".join(error.hints)] if error.hints else [])
+        text, span = "Probe has no valid attach points. ", probe.attach_points[0].span
+        if self.config.missing_probes == "warn" and any(map(self._passes, probe.attach_points)):
+            self.diagnostics.warning(span, text + "It is being removed which may cause issues with program behavior.",
+                                     hints)
+        elif vain and self.config.missing_probes == "error":
+            self.diagnostics.error(span, text + "If this is expected, set the 'missing_probes' config variable to 'warn'.",
+                                   hints)
 
     def _expand(self, attach_point, vain):
         """The points of an attach point; a pattern that matches nothing goes to the list `vain`."""
