@@ -248,3 +248,33 @@ def test_a_pinned_iterator_writes_to_its_readers(rawbpf):
     with open("/proc/self/comm") as file:
         comm = file.read().strip()
     assert done.stdout.split("\n") == ["Program pinned to /sys/fs/bpf/listed", "", "", "%s|%5d|ff|-1%%" % (comm, os.getpid()), ""], done.stderr
+
+
+SIGNALLED = """
+#include <signal.h>
+#include <unistd.h>
+static volatile int got;
+static void on(int number) { got = number; }
+__attribute__((noinline)) int work(int x) { __asm__ volatile("" : "+r"(x)); return x; }
+int main(void) { signal(SIGUSR1, on); work(SIGUSR1); work(99); for (int i = 0; i < 5; i++) usleep(1000); return got == SIGUSR1 ? write(1, "caught\\n", 7) != 7 : 1; }
+"""
+
+
+@pytest.mark.parametrize("function", ["signal", "signal_thread"])
+def test_signals(rawbpf, compile_c, function):
+    """One that the program catches, and a number that is none."""
+    program = compile_c(SIGNALLED, "-O1", name="signalled")
+    done = rawbpf("trace", "-q", "--unsafe", "-c", program, "-e", "uprobe:%s:work { %s(arg0); }" % (program, function))
+    assert "caught" in done.stdout
+    assert "ERROR: %s() expects an integer between 1 and 64 (inclusive). Got 99\n" % function in done.stderr
+
+
+@pytest.mark.parametrize("probe, call, message", [
+    ("begin", "signal(5)", "signal() can not be used for this probetype special"),
+    ("profile:hz:1", "signal(65)", "signal() accepts a string literal or an integer between 1 and 64 (inclusive)"),
+    ("profile:hz:1", 'signal_thread("ABC")', "Invalid string for signal: ABC"),
+    ("profile:hz:1", "signal((1, 2))", "signal() accepts a string literal or a positive integer"),
+])
+def test_signals_refused(refused, probe, call, message):
+    assert refused("%s;" % call, "--unsafe", probe=probe) == message
+    assert refused("signal(5);", probe="profile:hz:1") == "signal() is unsafe. To use you need the --unsafe flag"

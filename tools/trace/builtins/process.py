@@ -1,6 +1,5 @@
 """Who is running: pid, tid, uid, comm, cpu, ..."""
 from .. import results, strings, types
-from ..written import type_text
 from ..types import INT64, UINT32, UINT64, BOOL, String
 from . import Argument, Builtin, arguments_of, register, value
 
@@ -206,12 +205,17 @@ register(_Identity("is_array", lambda kind: isinstance(kind, types.Array)))
 class _Signal(Builtin):
     """signal(): to the traced process, signal_thread(): to the traced thread."""
     arguments = (Argument("any", "signal"),)
-    unsafe = True
+    probes = "kprobe kretprobe uprobe uretprobe usdt tracepoint profile fentry fexit rawtracepoint".split()
 
     def __init__(self, name, helper):
         self.names, self.helper = (name,), helper
 
     def resolve(self, r, call):
+        from .probe import kind_of
+        if kind_of(r.point) not in self.probes:
+            r.error(call, "%s() can not be used for this probetype %s" % (self.name, kind_of(r.point)))
+        if not r.options.unsafe:
+            r.error(call, "%s() is unsafe. To use you need the --unsafe flag" % self.name)
         r.arguments(self, call)
         argument = call.arguments[0]
         constant = r.constant(argument)
@@ -219,17 +223,42 @@ class _Signal(Builtin):
             if _signal_number(constant) is None:
                 r.error(argument, "Invalid string for signal: %s" % constant)
         elif not isinstance(argument.type, types.Integer):
-            r.error(argument, "%s() expects an integer or a signal's name (%s provided)"
-                    % (call.name, type_text(argument.type)))
+            r.error(argument, "%s() accepts a string literal or %s" % (self.name, "an integer" if constant is None and not isinstance(
+                argument.type, types.Tuple) else "a positive integer"))
         elif isinstance(constant, int) and not 0 < constant < 65:
-            r.error(argument, "%d is not a valid signal, allowed range: [1,64]" % constant)
+            r.error(argument, "%s() accepts a string literal or an integer between 1 and 64 (inclusive)" % self.name)
         return None
 
     def statement(self, b, call):
+        f = b.f
         argument = call.arguments[0]
         constant = b.constant(argument)
-        number = _signal_number(constant) if isinstance(constant, str) else b.value(argument)
-        b.f.call(self.helper, number)
+        done = f.block("signalled")
+        if isinstance(constant, (int, str)):
+            number = constant if isinstance(constant, int) else _signal_number(constant)
+        else:
+            number = f.copy(f.extend(b.value(argument), 4, False))
+            inside, outside = f.block(), f.block("no_signal")
+            f.branch("<=", f.alu("-", number, 1), 63, inside, outside)
+            f.position(outside)
+            self._tell(b, call, "no signal", number, "ERROR",
+                       "%s() expects an integer between 1 and 64 (inclusive). Got %%d" % self.name)
+            f.jump(done)
+            f.position(inside)
+        result = f.copy(f.call(self.helper, number))
+        failed = f.block("failed")
+        f.branch("==", result, 0, done, failed)
+        f.position(failed)
+        self._tell(b, call, "signal failed", result, "WARNING", "signal call failed with error %d")
+        f.jump(done)
+        f.position(done)
+
+    def _tell(self, b, call, name, number, severity, text):
+        """A message with a number, when it happens."""
+        def action(session, values):
+            session.emit(results.Message(text % values[0], severity, call.span))
+        event = b.event(call, name, [types.INT64], action)
+        b.send(event, lambda record: b.f.store(record.base, record.off + event.fields[0][0], number, 8))
 
 
 def _signal_number(name):
