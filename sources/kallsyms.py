@@ -109,10 +109,47 @@ def _traced_places():
     return {int(address, 16) for address in re.findall(rb"^[0-9a-f]+", data, re.M)}
 
 
+_memo = {}  # what was made of a text or list, as long as that is the current one
+
+
+def _made_of(source, what, make):
+    known = _memo.get(what)
+    if known is None or known[0] is not source:
+        known = _memo[what] = (source, make(source))
+    return known[1]
+
+
+def repeated():
+    """{(name, module or ""): [addresses]} of the text symbols whose name occurs more than once."""
+    return _made_of(_text(), "repeated", _repeated)
+
+
+def _repeated(text):
+    found = re.findall(rb"^([0-9a-f]+) [tTwW] (\S+)(?:\t\[([^\]]+)\])?$", text, re.M)
+    seen, twice, table = set(), set(), {}
+    for _, name, _ in found:
+        (twice if name in seen else seen).add(name)
+    for address, name, module in found:
+        if name in twice:
+            table.setdefault((name.decode(), module.decode()), []).append(int(address, 16))
+    return table
+
+
+def beginning_with(head):
+    """Those of `traceable()` that begin with `head`, sorted; None where that is None."""
+    import bisect
+
+    every = traceable()
+    if every is None:
+        return None
+    every = _made_of(every, "sorted", sorted)
+    return every[bisect.bisect_left(every, (head,)):bisect.bisect_left(every, (head + chr(0x10ffff),))]
+
+
 def traceable_addresses(wanted):
-    """{(name, module or ""): [addresses]} of the functions in `wanted` (names). Those that cannot be
-    traced are left out where the kernel tells one address from another (6.5+)."""
-    table, places = addresses(wanted), _traced_places()
+    """{(name, module or ""): [addresses]} of the functions in `wanted`, names that are `repeated`. Those that
+    cannot be traced are left out where the kernel tells one address from another (6.5+)."""
+    table, places = {key: found for key, found in repeated().items() if key[0] in wanted}, _traced_places()
     if places is None:
         return table
     # the place is the call at a function's start, behind a landing pad of up to two instructions

@@ -8,6 +8,7 @@ for offsets and addresses, each by a perf event of the kprobe PMU (4.17+).
 
 import errno
 import os
+import re
 from typing import NamedTuple
 
 from . import kallsyms
@@ -159,7 +160,7 @@ def candidates(module, function):
     """(name, module or "") of the traceable functions that match, sorted, one entry a function. Those on the
     kprobe blacklist are left out."""
     in_function, bad = matcher(function), kallsyms.blacklist()
-    names = kallsyms.traceable()
+    names = kallsyms.beginning_with(re.match(r"[^*?\[]*", function).group())
     if names is None:
         names = [(n, m) for n, m in kallsyms.names() if m != "bpf"]
     found = [(n, m) for n, m in names if in_function(n) and ".part." not in n and n not in bad]
@@ -183,10 +184,7 @@ def ambiguous(names, multi):
     counts = kallsyms.traceable_counts()
     found = {name for name in names if counts.get(name, 0) > 1}
     if not multi:
-        seen = set()
-        for name, _ in kallsyms.names():
-            if name in names:
-                (found if name in seen else seen).add(name)
+        found |= {name for name, _ in kallsyms.repeated() if name in names}
     return found
 
 
