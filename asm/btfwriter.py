@@ -162,7 +162,7 @@ def debug_info(functions, places=()):
     if starts != sorted(starts) or not starts or starts[0]:
         raise AsmError("functions must be given in the order of their slots, from 0")
     writer = BtfWriter()
-    records = b"".join(struct.pack("=II", slot, writer.function(name)) for name, slot in functions)
+    records = b"".join(struct.pack("=II", slot, writer.function(identifier(name))) for name, slot in functions)
     lines = writer.line_records(places, starts)
     return writer.bytes(), (8, records), (16, b"".join(lines)) if lines else (0, b"")
 
@@ -182,7 +182,7 @@ def code_info(code, place=None):
                 found[span] = place(span)
             if found[span] is not None:
                 places.append((slot, *found[span]))
-    return debug_info([(identifier(name), slots[index]) for name, index in functions], places)
+    return debug_info([(name, slots[index]) for name, index in functions], places)
 
 
 def identifier(name):

@@ -10,7 +10,7 @@ import struct
 
 from . import elfwriter, prototypes
 from .assembly import Section, error_at
-from .btfwriter import GLOBAL, BtfWriter
+from .btfwriter import GLOBAL, BtfWriter, identifier
 from .elfwriter import ALLOC, EXEC, FUNC, LOCAL, NOBITS, NOTYPE, OBJECT, PROGBITS, SECTION, WEAK, WRITE
 from .errors import AsmError
 from .instruction import FuncRef, KsymRef, MapRef, encode, slot_numbers
@@ -202,7 +202,8 @@ class _Object:
         """.BTF.ext: per section, where its functions and lines start."""
         funcs, lines = bytearray(struct.pack("=I", 8)), bytearray(struct.pack("=I", 16))
         for name, section in code.items():
-            records = [struct.pack("=II", 8 * slot, self.btf.function(function, 1, 0 if name == ".text" else GLOBAL))
+            linkage = 0 if name == ".text" else GLOBAL
+            records = [struct.pack("=II", 8 * slot, self.btf.function(identifier(function), 1, linkage))
                        for function, slot in functions[name]]
             funcs += struct.pack("=II", self.btf.string(name), len(records)) + b"".join(records)
             slots = slot_numbers(section.instructions)
@@ -215,7 +216,8 @@ class _Object:
 
 def _program_name(section):
     """A symbol for a program whose section has no label at its start."""
-    return "".join(c if c.isalnum() else "_" for c in section.split("/")[-1]).strip("_") or "prog"
+    name = "".join(c if c.isascii() and c.isalnum() else "_" for c in section.split("/")[-1]).strip("_") or "prog"
+    return "_" + name if name[0].isdigit() else name
 
 
 def _separate(assembly):

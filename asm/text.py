@@ -101,6 +101,11 @@ class _Assembler:
     def file(self, filename, text):
         """Reads a file's lines."""
         self.files.append(filename)
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise AsmError("%s: character %d is half of a surrogate pair" % (filename, error.start)) from None
         for number, line in enumerate(text.split("\n"), 1):
             stripped = line.strip()
             if not stripped:

@@ -2,7 +2,7 @@
 
 import sys
 
-from .failure import Failure, command, read_bytes
+from .failure import Failure, command, read_bytes, write_file
 from .options import Option
 
 OPTIONS = (
@@ -66,11 +66,7 @@ def work(parsed):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return 0
-    try:
-        with open(output, "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise Failure("%s: %s" % (output, error.strerror)) from None
+    write_file(output, data)
     return 0
 
 

@@ -46,7 +46,7 @@ def work(parsed):
     for path in parsed.get("raw", ()):
         texts.append(of_raw(read_bytes(path), path, order))
     for digits in parsed.get("hex", ()):
-        texts.append(of_hex(digits.encode(), "--hex", order))
+        texts.append(of_hex(digits.encode(errors="replace"), "--hex", order))
     for path in parsed.get("log", ()):
         texts.append(of_log(read_bytes(path), path))
     texts += [of_program(program) for program in loaded(parsed)]

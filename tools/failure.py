@@ -42,8 +42,26 @@ def command(table, usage, work, argv):
     except (UsageError, AsmError, KernelError, ValueError) as error:
         report(error)
     except OSError as error:
-        report("%s: %s" % (error.filename, error.strerror) if error.filename else error)
+        said = error.strerror or str(error)
+        report("%s: %s" % (error.filename, said) if error.filename else said)
     return 1
+
+
+def number(text, largest, option, what="number"):
+    """The value of an option that takes a whole number from 1 to `largest`."""
+    from .options import UsageError
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= largest):
+        raise UsageError("%s takes a %s from 1 to %d, not '%.40s'" % (option, what, largest, text))
+    return int(text)
+
+
+def write_file(path, data):
+    """Writes what a command made; an error names the file."""
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise Failure("%s: %s" % (path, error.strerror)) from None
 
 
 _standard_input = []        # (the stream, its content): it can be read once

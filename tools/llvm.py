@@ -3,7 +3,7 @@
 import os
 import sys
 
-from .failure import Failure, command, read_bytes
+from .failure import Failure, command, read_bytes, write_file
 from .options import Option, UsageError
 
 OPTIONS = (
@@ -43,8 +43,7 @@ def work(parsed):
     if output == "-":
         sys.stdout.buffer.write(content)
         return 0
-    with open(output, "wb") as file:
-        file.write(content)
+    write_file(output, content)
     return 0
 
 

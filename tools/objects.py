@@ -6,6 +6,7 @@ loads as something else than it says (CO-RE relocations, maps of before BTF, oth
 name, unless it is only to be shown.
 """
 
+import re
 import struct
 
 from rawbpf.asm import AsmError, FuncRef, KsymRef, MapRef, decode, slot_numbers
@@ -17,6 +18,7 @@ _ALLOC, _EXEC = 2, 4
 _FUNC, _SECTION = 2, 3
 _CALL, _LDDW, _PSEUDO_CALL, _PSEUDO_KFUNC, _PSEUDO_VALUE, _PSEUDO_FUNC = 0x85, 0x18, 1, 2, 2, 4
 _LARGEST = 1 << 30
+_WRITABLE = re.compile(r"(?![rRwW][0-9]{1,4}$)[A-Za-z_.$][\w.$]*$").match      # what the assembler reads as a name
 _FIELDS = {"map_flags": "flags", "type": "type", "key_size": "key_size", "value_size": "value_size",
            "max_entries": "max_entries", "pinning": "pinning", "numa_node": "numa_node", "map_extra": "map_extra"}
 
@@ -74,6 +76,21 @@ class _Reader:
         for name, info, _, index, value, size in struct.iter_unpack(self.order + "IBBHQQ", self._bytes(table)):
             end = names.find(b"\0", name)
             out.append((names[name:end].decode("utf-8", "replace"), info & 15, index, value, size, info >> 4))
+        return self._writable(out) if self.show else out
+
+    def _writable(self, symbols):
+        """The symbols with names that the assembler takes, each for one place: C calls a function r2, IR calls it 2,
+        and the static functions of linked objects may share a name."""
+        sections, taken, copies, out = self.image.sections, {}, {}, []
+        for symbol in symbols:
+            name, kind, index, value = symbol[:4]
+            if name and 0 < index < len(sections) and not sections[index].name.endswith("maps") and (
+                    kind == _FUNC or kind != _SECTION and not sections[index].flags & _EXEC):
+                name = stem = name if _WRITABLE(name) else "_" + re.sub(r"[^\w.$]", "_", name)
+                while taken.setdefault(name, (index, value)) != (index, value):
+                    copies[stem] = copies.get(stem, 1) + 1
+                    name = "%s.%d" % (stem, copies[stem])
+            out.append((name, *symbol[1:]))
         return out
 
     def _btf(self):

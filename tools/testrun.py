@@ -3,7 +3,7 @@
 import re
 import sys
 
-from .failure import Failure, command, read_bytes
+from .failure import Failure, command, number, read_bytes, write_file
 from .options import Option, UsageError
 
 OPTIONS = (
@@ -28,7 +28,7 @@ options:
 _PACKETS = ("socket_filter", "sched_cls", "sched_act", "xdp", "cgroup_skb", "lwt_in", "lwt_out", "lwt_xmit",
             "lwt_seg6local", "flow_dissector", "netfilter", "sk_skb")
 _UNTIMED = ("raw_tracepoint", "syscall")
-_TOO_MANY = 1 << 32
+_MOST = (1 << 32) - 1
 
 
 def run(argv):
@@ -38,19 +38,16 @@ def run(argv):
 def work(parsed):
     if len(parsed.operands) != 1:
         raise UsageError("one file is needed; - is the standard input")
-    repeat = parsed.get("repeat", "1")
-    if not repeat.isdigit() or not 0 < int(repeat) < _TOO_MANY:
-        raise UsageError("--repeat takes a number from 1 on, not '%s'" % repeat)
+    repeat = number(parsed.get("repeat", "1"), _MOST, "--repeat")
     data, ctx = (_bytes(parsed.get(name), option) for name, option in (("data", "--data-in"), ("ctx", "--ctx-in")))
     with chosen(parsed.operands[0], parsed.get("type"), parsed.get("program")) as unit:
         if data is None and unit.type in _PACKETS:
             data = bytes(64)
-        result = run_unit(unit, data, ctx, int(repeat))
+        result = run_unit(unit, data, ctx, repeat)
     for option, left in (("data_out", result.data), ("ctx_out", result.ctx)):
         if parsed.get(option):
-            with open(parsed.get(option), "wb") as file:
-                file.write(left)
-    _show(unit, result, data, int(repeat), bool(parsed.get("json")))
+            write_file(parsed.get(option), left)
+    _show(unit, result, data, repeat, bool(parsed.get("json")))
     return 0
 
 

@@ -13,7 +13,7 @@ Each program and kernel gives one record, a dict (the lines of --json):
 import sys
 from typing import NamedTuple, Optional
 
-from .failure import Failure, command, read_bytes
+from .failure import Failure, command, number, read_bytes
 from .options import Option, UsageError
 
 OPTIONS = (
@@ -55,14 +55,12 @@ def work(parsed):
         raise UsageError("--log-level takes 1, 2 or stats, not '%s'" % level)
     if not parsed.operands:
         raise UsageError("a file is needed; - is the standard input")
-    seconds = parsed.get("timeout", "600")
-    if not seconds.isdigit() or not 0 < int(seconds) < 1 << 31:
-        raise UsageError("--timeout takes a number of seconds from 1 on, not '%s'" % seconds)
+    seconds = number(parsed.get("timeout", "600"), (1 << 31) - 1, "--timeout", "number of seconds")
     annotate, other = bool(parsed.get("annotate")), parsed.get("compare")
     if other is not None and (annotate or level is not None):
         raise UsageError("--compare shows numbers, not what --%s shows" % ("annotate" if annotate else "log-level"))
     ask = Question(parsed.operands, chosen_kernels(parsed.get("kernel", ())), parsed.get("type"),
-                   2 if annotate else LEVELS.get(level, 0), int(seconds), parsed.get("program", ()))
+                   2 if annotate else LEVELS.get(level, 0), seconds, parsed.get("program", ()))
     if other is not None:
         pairs = list(compared(ask, other))
         if parsed.get("json"):

@@ -300,6 +300,12 @@ def test_names_of_sections():
             assemble(line)
 
 
+def test_text_that_no_file_holds():
+    for text in ("exit ; \udcff", '.license "\ud800"', ".section a\udfff\nexit"):
+        with pytest.raises(AsmError, match="half of a surrogate pair"):
+            assemble(text)
+
+
 def test_numeric_labels():
     assert encode(instructions("1: r0 = 0\nif r0 == 0 goto 1f\ngoto 1b\n1: exit"), "little") == bytes.fromhex(
         "b700000000000000 1500010000000000 0500fdff00000000 9500000000000000")

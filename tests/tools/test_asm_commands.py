@@ -144,6 +144,37 @@ def test_an_object_says_what_the_text_said(run, tmp_path):
     assert of_assembly(assemble(out.decode())).split() == out.decode().split()
 
 
+def renamed(path, names):
+    """Changes names (to ones as long) in an object's table of symbols."""
+    data = path.read_bytes()
+    for old, new in names.items():
+        assert data.count(b"\0%s\0" % old) >= 1 and len(old) == len(new)
+        data = data.replace(b"\0%s\0" % old, b"\0%s\0" % new)
+    path.write_bytes(data)
+
+
+def test_names_that_are_no_names_to_the_assembler(run, tmp_path):
+    (tmp_path / "p.s").write_text(".section 2\ncall fa\ncall fb\ncall fc\ncall f$\nexit\n.text\nfa:\nr0 = 1\nexit\n"
+                                  "fb:\nr0 = 2\nexit\nfc:\nr0 = 3\nexit\nf$:\nr0 = 4\nexit\n")
+    assert run("asm", "p.s", "-f", "elf", "-o", "p.o")[0] == 0
+    # callx r2; helper 44; and two static functions of one name, as linkers leave them
+    renamed(tmp_path / "p.o", {b"fa": b"r2", b"fb": b"44", b"fc": b"f$"})
+    status, out, _ = run("disasm", "p.o")
+    assert status == 0
+    again = assemble(out.decode())
+    assert [i.ref.name for i in again.sections["2"].instructions[:4]] == ["_r2", "_44", "f$", "f$.2"]
+    labels = again.sections[".text"].labels
+    assert [labels[name] for name in ("_r2", "_44", "f$", "f$.2")] == [0, 2, 4, 6]
+
+
+@pytest.mark.root
+def test_names_that_the_kernel_does_not_take(run, tmp_path):
+    (tmp_path / "p.s").write_text('.license "GPL"\n.section xdp\ncall $\u00e9\nexit\n.text\n$\u00e9:\nr0 = 1\nexit\n')
+    assert run("asm", "p.s", "-f", "elf", "-o", "p.o")[0] == 0
+    for file in ("p.s", "p.o"):
+        assert run("run", file)[1].startswith(b"retval:    1\n")
+
+
 @pytest.mark.root
 def test_loaded_programs(run, tmp_path):
     from rawbpf.loader import Program
@@ -281,6 +312,9 @@ def test_other_files(run, tmp_path):
     one_error(run("disasm", "elf"))
     assert "not of BPF code" in one_error(run("disasm", "/bin/true"))
     assert "even number" in one_error(run("disasm", "--hex", "xyz"))
+    assert "even number" in one_error(run("disasm", "--hex", "\udcff"))
+    (tmp_path / "p.s").write_text("exit\n")
+    assert one_error(run("asm", "p.s", "-o", "/dev/full")) == "ERROR: /dev/full: No space left on device\n"
     assert "no line of this text" in one_error(run("disasm", "--log", "/dev/null"))
 
 

@@ -179,7 +179,8 @@ def test_what_does_not_come_to_the_verifier(run, tmp_path):
 
 @pytest.mark.parametrize("arguments, said", [
     (["--kernel", "4.4", "good.s"], "--kernel takes HOST, 5.10, 6.1, 6.12, sid, all, or the path of a kernel's image, not '4.4'"),
-    (["--timeout", "0", "good.s"], "--timeout takes a number of seconds from 1 on, not '0'"),
+    (["--timeout", "0", "good.s"], "--timeout takes a number of seconds from 1 to 2147483647, not '0'"),
+    (["--timeout", "\u00b2", "good.s"], "--timeout takes a number of seconds from 1 to 2147483647, not '\u00b2'"),
     (["--compare", "5.4", "good.s"], "--compare takes another file, or a kernel (HOST, 5.10, 6.1, 6.12, sid), not '5.4'"),
     (["--compare", "good.s", "--annotate", "good.s"], "--compare shows numbers, not what --annotate shows"),
     (["--compare", "good.s", "good.s", "plain.s"], "--compare compares one file with another"),
@@ -420,5 +421,7 @@ def test_run_what_cannot_run(run):
     status, out, error = run("run", "bad.s")
     assert status == 1 and out == "" and error.startswith("ERROR: the verifier refused it\n") and "(null-check)" in error
     assert "neither a file nor" in run("run", "good.s", "--data-in", "xyz")[2]
-    assert "--repeat takes" in run("run", "good.s", "--repeat", "0")[2]
+    for wrong in ("0", "\u00b2", "4294967296", "9" * 5000):
+        assert "--repeat takes a number from 1 to 4294967295" in run("run", "good.s", "--repeat", wrong)[2]
+    assert "/dev/full: No space left" in run("run", "good.s", "--data-out", "/dev/full")[2]
     assert "no program nope; there are xdp" in run("run", "good.s", "--program", "nope")[2]
