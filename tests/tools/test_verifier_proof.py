@@ -18,7 +18,7 @@ def values(script, **options):
         return [event.value for event in running if hasattr(event, "value")]
 
 
-@pytest.mark.parametrize("size", [64, 200, 1024, 4096])
+@pytest.mark.parametrize("size", [200, 4096])
 def test_strings_of_any_length(size):
     """Copied, compared, measured, searched, as values and in tuples."""
     text = LONG[:size - 2]
@@ -27,7 +27,7 @@ def test_strings_of_any_length(size):
         True, True, len(text), False, True, False]
 
 
-@pytest.mark.parametrize("size", [200, 1024, 4096])
+@pytest.mark.parametrize("size", [1024, 4096])
 @pytest.mark.parametrize("where, source", [(OPEN, "str(args.filename)"), ("BEGIN", "str(1)"), ("profile:hz:1", "str(1)")])
 def test_texts_of_other_memory(size, where, source):
     """Four of them in a record, four as values of maps."""
@@ -40,7 +40,7 @@ def test_texts_of_other_memory(size, where, source):
         session.load()
 
 
-@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("count", [2, 8])
 def test_wide_keys(count):
     """Several strings of 1,000 bytes; what does not fit the kernel's key is cut."""
     keys = ", ".join('"%s"' % (letter * 300) for letter in "abcdefgh"[:count])
@@ -52,9 +52,9 @@ def test_wide_keys(count):
 
 
 @pytest.mark.parametrize("body, count", [
-    ('printf("%d %s\\n", pid, comm);', 100), ("@m[comm, pid] = count();", 60), ("@x += nsecs % 7;", 300), ("$a = $a * 3 + pid % 5;", 400),
-    ("if (pid > $a) { $a++; } else { $a += 2; }", 150), ('if (comm == "abcdefgh") { @n++; }', 100), ("@h = hist(nsecs % 1000);", 30),
-    ("@l[pid] = lhist(nsecs % 1000, 0, 1000, 10);", 30), ("$a = $a / (pid - 5);", 100)])
+    ('printf("%d %s\\n", pid, comm);', 60), ("@m[comm, pid] = count();", 60), ("@x += nsecs % 7;", 150), ("$a = $a * 3 + pid % 5;", 200),
+    ("if (pid > $a) { $a++; } else { $a += 2; }", 100), ('if (comm == "abcdefgh") { @n++; }', 60), ("@h = hist(nsecs % 1000);", 30),
+    ("@l[pid] = lhist(nsecs % 1000, 0, 1000, 10);", 30), ("$a = $a / (pid - 5);", 60)])
 def test_long_scripts(body, count):
     from rawbpf.tools.trace.engine import compile_script
     from rawbpf.tools.trace.session import Session
