@@ -285,3 +285,21 @@ def test_signals(rawbpf, compile_c, function):
 def test_signals_refused(refused, probe, call, message):
     assert refused("%s;" % call, "--unsafe", probe=probe) == message
     assert refused("signal(5);", probe="profile:hz:1") == "signal() is unsafe. To use you need the --unsafe flag"
+
+
+def test_strings_are_compared_and_measured_byte_by_byte():
+    """Equal beginnings of all lengths around words, and what follows the NUL of a longer string that was there before."""
+    import random
+    source = random.Random(7)
+    texts = [source.choice("ab") * n for n in (0, 1, 2, 6, 7, 8, 9, 14, 15, 16, 17, 23, 24, 25, 31, 40)]
+    texts += [t[:-1] + "z" for t in texts if t] + [t + "q" for t in texts[3:9]]
+    pairs = [(source.choice(texts), source.choice(texts)) for _ in range(16)]
+    pairs += [(t, t) for t in texts[:10]] + [(t, t + "a") for t in texts[:10]]
+    from rawbpf.tools.trace import Script
+    results = []
+    for start in range(0, len(pairs), 12):
+        body = "".join('$s = "%s"; $t = "%s"; $s = "%s"; $t = "%s"; print(($s == $t, strlen($s), strlen($t))); ' % ("x" * 45, "y" * 43, one, two)
+                       for one, two in pairs[start:start + 12])
+        with Script("BEGIN { %s exit(); }" % body) as script:
+            results += [event.value for event in script]
+    assert results == [(one == two, len(one), len(two)) for one, two in pairs]

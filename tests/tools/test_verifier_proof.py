@@ -86,22 +86,6 @@ def test_many_maps_and_variables():
     assert values("BEGIN { %s print($v39.0); %s exit(); }" % (many, "".join("clear(@m%d); " % i for i in range(40)))) == [39]
 
 
-def test_strings_are_compared_and_measured_byte_by_byte():
-    """Equal beginnings of all lengths around words, and what follows the NUL of a longer string that was there before."""
-    import random
-    source = random.Random(7)
-    texts = [source.choice("ab") * n for n in (0, 1, 2, 6, 7, 8, 9, 14, 15, 16, 17, 23, 24, 25, 31, 40)]
-    texts += [t[:-1] + "z" for t in texts if t] + [t + "q" for t in texts[3:9]]
-    pairs = [(source.choice(texts), source.choice(texts)) for _ in range(40)]
-    pairs += [(t, t) for t in texts[:16]] + [(t, t + "a") for t in texts[:16]]
-    results = []
-    for start in range(0, len(pairs), 12):
-        body = "".join('$s = "%s"; $t = "%s"; $s = "%s"; $t = "%s"; print(($s == $t, strlen($s), strlen($t))); ' % ("x" * 45, "y" * 43, one, two)
-                       for one, two in pairs[start:start + 12])
-        results += values("BEGIN { %s exit(); }" % body)
-    assert results == [(one == two, len(one), len(two)) for one, two in pairs]
-
-
 @pytest.mark.kernel(since="5.17")
 def test_many_values_across_loops():
     """Five callbacks inside each other share little stack: values go to scratch memory where it is not enough."""
