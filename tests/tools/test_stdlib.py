@@ -303,3 +303,9 @@ def test_strings_are_compared_and_measured_byte_by_byte():
         with Script("BEGIN { %s exit(); }" % body) as script:
             results += [event.value for event in script]
     assert results == [(one == two, len(one), len(two)) for one, two in pairs]
+
+
+def test_short_strings_joined_among_others(lines):
+    """On the BPF stack, where other values were before."""
+    assert lines('@a["x", 1, pcomm] = 1; @n[(1, 2).0] = count(); print(strncmp(str_concat("\\xc3\\xa9", leader_comm), "abc", 3) != 0); '
+                 'print(str_concat("ab", leader_comm) == str_concat("ab", comm)); clear(@a); clear(@n);') == ["true", "true"]

@@ -97,6 +97,8 @@ class _StrConcat(_OfTexts):
         one, two = [text_place(b, node) for node in call.arguments]
         room = one.type.size + two.type.size
         joined = b.temporary(String(room), room + 8)
+        if room + 8 <= b.stack_value:       # what the second one does not reach must not be left from something else
+            strings.zero(b, joined, 0, -(-(room + 8) // 8) * 8)
         helper = b.read_helper("kernel", string=True)
         length = f.variable()
         f.set(length, f.call(helper, b.address(joined), one.type.size, b.address(one)))
