@@ -60,6 +60,7 @@ OTHERWISE = {
 
 OURS = """#!%s
 import sys
+sys.path[1:1] = %r
 from rawbpf.tools.cli import main
 sys.exit(main(["trace"] + sys.argv[1:]))
 """
@@ -178,7 +179,7 @@ def prepare(source, work):
 def stand_in(work, command):
     """Put `command` (None: this checkout's) there under the name bpftrace, by which cases look for its process."""
     path = work / "bpftrace"
-    path.write_text(OURS % sys.executable if command is None else "#!/bin/bash\nexec %s \"$@\"\n" % command)
+    path.write_text(OURS % (sys.executable, sys.path[1:]) if command is None else "#!/bin/bash\nexec %s \"$@\"\n" % command)
     path.chmod(0o755)
 
 
