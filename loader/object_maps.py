@@ -7,6 +7,7 @@ from rawbpf.elf.bpf_maps import PIN_BY_NAME
 
 from . import kernel, syscalls
 from .errors import KernelError, ObjectError
+from .introduced import needs
 from .maps import STORAGE, Map
 from .uapi import F_MMAPABLE, F_RDONLY_PROG, MAP_TYPES, name_of
 from .values import codec, of_type
@@ -125,8 +126,9 @@ class ObjectMap:
     def _left_open(self, error):
         """What a map lacks that the object's own user space would have set."""
         import errno
-        missing = [name for name in ("max_entries", "value_size") if not getattr(self, name)]
-        if error.errno != errno.EINVAL or not missing or self.type in STORAGE or "ring" in self.type:
+        wanted = ("max_entries", "value_size") if self.type == "stack_trace" else ("max_entries",)
+        missing = [name for name in wanted if not getattr(self, name)]
+        if error.errno != errno.EINVAL or not missing or self.type in STORAGE or needs("map", self.type):
             return error
         return KernelError(error.call, error.errno, "the object leaves its %s open: set obj.maps[%r].%s before load()" % (
             " and ".join(missing), self.name, missing[0]))
