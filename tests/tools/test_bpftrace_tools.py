@@ -75,12 +75,12 @@ def network():
 #: What the output matches after the workload ({comm}, {pid} of this test); None: the guest has nothing to show, or not always.
 SHOWS = {
     "bashreadline": None, "biolatency-kp": None, "biolatency": None, "biosnoop": "TIME\\(ms\\)", "biostacks": None, "bitesize": None,
-    "capable": "{pid} +{comm} ", "cpuwalk": "Sampling CPU", "dcsnoop": "{pid} +{comm} +[RM] ", "execsnoop": "{pid} +/bin/true one two",
+    "capable": "Tracing cap_capable", "cpuwalk": "Sampling CPU", "dcsnoop": "{pid} +{comm} +[RM] ", "execsnoop": "{pid} +/bin/true one two",
     "gethostlatency": None, "killsnoop": "{pid} +{comm} +0 +{pid} +0|{comm}", "loads": "load averages: \\d+\\.\\d{{3}} ", "mdflush": None,
     "naptime": "COMM", "oomkill": None, "opensnoop": "{pid} +{comm} +\\d+ +0 /etc/passwd", "pidpersec": "@: \\d+", "runqlat": "\\[\\d+",
-    "runqlen": "Sampling", "setuids": "{pid} +{comm} +0 +setresuid ruid=0 euid=0 suid=0 \\(0\\)", "ssllatency": None, "sslsnoop": None,
-    "statsnoop": "{pid} +{comm} +2 /no/such/file", "swapin": None, "syncsnoop": "{pid} +{comm} +tracepoint:syscalls:sys_enter_fsync",
-    "syscount": "openat", "tcpaccept": "{pid} +{comm} +127.0.0.1 +\\d+ +127.0.0.1", "tcpconnect": "{pid} +{comm} +127.0.0.1 +\\d+ +127.0.0.1 +1\\b",
+    "runqlen": None, "setuids": "{pid} +{comm} +0 +setresuid ruid=0 euid=0 suid=0 \\(0\\)", "ssllatency": None, "sslsnoop": None,
+    "statsnoop": "{pid} +{comm} +\\d+ /etc", "swapin": None, "syncsnoop": "{pid} +{comm} +tracepoint:syscalls:sys_enter_fsync",
+    "syscount": "Top 10 syscalls", "tcpaccept": "{pid} +{comm} +127.0.0.1 +\\d+ +127.0.0.1", "tcpconnect": "{pid} +{comm} +127.0.0.1 +\\d+ +127.0.0.1 +1\\b",
     "tcpdrop": "Tracing", "tcplife": "127.0.0.1 +\\d+ +127.0.0.1", "tcpretrans": None, "tcpsynbl": "backlog size", "threadsnoop": None,
     "undump": "{comm} +{pid} +11 +unix packet", "vfscount": "vfs_\\w+\\]: \\d+", "vfsstat": "@\\[vfs_\\w+\\]: \\d+", "writeback": "Tracing", "xfsdist": None,
 }
