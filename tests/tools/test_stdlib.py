@@ -309,3 +309,10 @@ def test_short_strings_joined_among_others(lines):
     """On the BPF stack, where other values were before."""
     assert lines('@a["x", 1, pcomm] = 1; @n[(1, 2).0] = count(); print(strncmp(str_concat("\\xc3\\xa9", leader_comm), "abc", 3) != 0); '
                  'print(str_concat("ab", leader_comm) == str_concat("ab", comm)); clear(@a); clear(@n);') == ["true", "true"]
+
+
+def test_a_short_choice_of_long_strings(lines):
+    """The shorter one leaves nothing behind it that cannot be read."""
+    assert lines('$n = 1; @a["x", 1, pcomm] = 1; $s = $n ? "one" : "a longer text, of 40 bytes or something"; print((1, $s)); '
+                 'printf("%s|%d\\n", $n == 2 ? "0123456789abcdef0123456789" : "two", 5); clear(@a);') == [
+        "(1, one)", "two|5"]

@@ -1,4 +1,6 @@
 """The code for values in memory: where they lie, how they are read, made and copied. A mixin of lower.Lowering."""
+from rawbpf.asm import ir
+
 from . import ast, builtins, strings, types
 from .diagnostics import ScriptError
 from .place import Place
@@ -195,6 +197,7 @@ class MemoryCode:
         if kind.scalar:
             self.f.store(dest.base, dest.off, self.convert(self.value(node), source, kind), kind.size)
             return
+        clean = clean or self._on_stack(dest)
         constant = self.constant(node)
         if isinstance(constant, str):
             strings.store_literal(self, constant.encode("utf-8", "surrogateescape"), dest, clean)
@@ -203,6 +206,11 @@ class MemoryCode:
         if method is not None and method(node, dest, clean):
             return
         self.copy(self.place(node), dest, clean)
+
+    def _on_stack(self, dest):
+        """A string on the BPF stack is written to its end: it is copied as a whole later, and what was there before may be
+        nothing that can be read."""
+        return isinstance(dest.type, String) and isinstance(dest.base, ir.Slot)
 
     def _store_Identifier(self, node, dest, clean):
         entry = self.entry(node)
@@ -264,7 +272,7 @@ class MemoryCode:
         if kind.scalar:
             self.f.store(dest.base, dest.off, self.convert(self.load(source), source.type, kind), kind.size)
         elif isinstance(kind, String):
-            strings.copy_string(self, source, dest, clean)
+            strings.copy_string(self, source, dest, clean or self._on_stack(dest))
         elif isinstance(kind, Tuple):
             for index, element in enumerate(kind.elements):
                 part = source.at(source.type.offsets[index], source.type.elements[index])
