@@ -19,7 +19,7 @@ OLDER = (
     ("dynptr", (5, 19), "unknown-function"), ("timer_", (5, 15), "unknown-function"),
     ("kptr_xchg", (5, 19), "unknown-function"), ("task_btf", (5, 11), "unknown-function"),
     (".kfunc bpf_task", (6, 2), "error"), (".kfunc bpf_rcu", (6, 2), "error"), (".kfunc bpf_preempt", (6, 9), "error"),
-    (".kfunc bpf_throw", (6, 7), "error"), ("func[", (5, 13), "btf"), ("copy_from_user", (5, 20), "helper-not-allowed"),
+    (".kfunc bpf_throw", (6, 7), "error"), ("func[", (5, 13), "btf"), ("copy_from_user", (6, 2), "helper-not-allowed"),
 )
 
 # Maps that any program here may name.
@@ -288,7 +288,7 @@ def flow():
     for text in ("r0 = 0\ngoto pc+10 ; !\nexit", "r0 = 0\nif r1 == 0 goto pc+100 ; !\nexit", "goto pc-5 ; !\nexit",
                  "r0 = 0\nif r0 > 3 goto pc-9 ; !\nexit", "gotol pc+77 ; !\nexit",
                  "r0 = 0\nif r0 == 1 goto pc+1\nr6 = 7 ll ; !\nexit"):
-        add("bad-jump", "socket_filter", text, strict=False, older=[((6, 8), "accepted")] if " ll" in text else ())
+        add("bad-jump", "socket_filter", text, strict=False, older=[((6, 0), "accepted")] if " ll" in text else [((6, 2), "bad-jump")] if "gotol" in text else ())
     for text in ("r0 = 0 ; !", "r0 = 0\nif r0 == 0 goto pc-2 ; !", "r0 = 0\ncall f\nexit\nf: r0 = 1 ; !"):
         add("fall-through", "xdp", text, strict=False)
     for main, sub in ((304, 304), (512, 8), (256, 400)):
@@ -360,7 +360,7 @@ def tail_calls():
 
 def calls():
     kind = "call"
-    recursion = [((5, 11), "unbounded-loop"), ((7, 0), "stack-too-deep")]
+    recursion = [((6, 2), "unbounded-loop"), ((7, 0), "stack-too-deep")]
     add(kind, "xdp", "r0 = 0\n.insn 0x85, 0, 1, 0, 100 ; !\nexit", strict=False)
     add(kind, "kprobe", "call f\nr0 = 0\nexit\nf: call g\nr0 = 0\nexit\ng: call f\nr0 = 0\nexit", older=recursion)
     add(kind, "socket_filter", "r1 = 1\ncall f\nexit\nf: if r1 == 0 goto end\nr1 += -1\ncall f\nend: r0 = 0\nexit", older=recursion)
