@@ -100,6 +100,7 @@ def names():
     return {name for name, _ in kernel_btf.vmlinux().functions()}
 
 
+@pytest.mark.slow
 @pytest.mark.vm(since="6.1")
 def test_every_listed_function_is_one_that_the_kernel_takes():
     """A sample over the alphabet: each attaches."""

@@ -55,6 +55,7 @@ def untraceable():
             yield name, found[0]
 
 
+@pytest.mark.slow
 def test_both_of_one_name(rawbpf):
     """Report 27: all of them by address, in a script too."""
     name, places = twice()
@@ -70,6 +71,7 @@ def test_both_of_one_name(rawbpf):
     assert done.returncode == 0 and "could not be attached" not in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_wildcard_has_both_of_one_name():
     name, places = twice()
     points = sources.expand("kprobe:%s*" % name)
@@ -78,6 +80,7 @@ def test_wildcard_has_both_of_one_name():
         assert not seen.refused
 
 
+@pytest.mark.slow
 def test_hidden_addresses_are_said(rawbpf):
     """With addresses hidden nothing is chosen: the name alone is refused, in a wildcard the rest is attached."""
     name, _ = twice()
@@ -101,6 +104,7 @@ def test_hidden_addresses_are_said(rawbpf):
             file.write(before)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_traced_is_explained():
     """Not EINVAL but why: of a few functions without a tracer's place, every refusal says so."""
     refused = 0
@@ -123,6 +127,7 @@ def test_blacklisted_offset_is_explained():
             sources.expand(text % name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multi", [True, False])
 def test_one_refused_of_a_wildcard(monkeypatch, multi):
     """Report 29: the rest is attached, and what was refused is known with its reason."""
@@ -147,6 +152,7 @@ def test_one_refused_of_a_wildcard(monkeypatch, multi):
     assert len(seen.points) > 1 and own(seen)
 
 
+@pytest.mark.slow
 def test_suffixes_of_the_compiler(rawbpf):
     """.isra.0, .constprop.0, .cold: by their whole names, as kallsyms has them."""
     names = [name for name, module in kallsyms.names() if not module]
@@ -255,6 +261,7 @@ def test_nothing_is_left_of_a_killed_tracer(rawbpf):
         assert file.read() == ""
 
 
+@pytest.mark.slow
 def test_more_than_1024_in_one_wildcard(rawbpf):
     """Over the limit that a script has by default, once it is raised: every one of them counts as attached."""
     by_start = collections.Counter(name[:size] for name, _ in kprobe.candidates("", "*") for size in (1, 2, 3))

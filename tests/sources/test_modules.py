@@ -67,6 +67,7 @@ def test_return_of_a_function_of_a_module():
     assert own(seen) == [(-ENXIO,)]
 
 
+@pytest.mark.slow
 def test_offset_in_a_function_of_a_module():
     """The kernel judges it: some offsets are instructions, the others are refused with the reason."""
     hits, reasons = [], []
@@ -81,6 +82,7 @@ def test_offset_in_a_function_of_a_module():
     assert all("offset" in reason and "start of an instruction" in reason for reason in reasons)
 
 
+@pytest.mark.slow
 def test_module_that_has_no_such_function():
     with pytest.raises(SourceError) as caught:
         sources.expand("kprobe:nbd:lo_ioctl")
@@ -89,6 +91,7 @@ def test_module_that_has_no_such_function():
         sources.expand("kprobe:nosuch:*")
 
 
+@pytest.mark.slow
 def test_wildcard_of_a_module_stays_in_it():
     points = sources.expand("kprobe:nbd:*")
     names = {point.function for point in points}
@@ -176,6 +179,7 @@ def test_stack_names_the_module():
     assert any("sys_ioctl" in each.name for each in found), found
 
 
+@pytest.mark.slow
 def test_script_prints_the_module(rawbpf):
     """As bpftrace prints kernel frames: of modules with the module's name where show is asked."""
     script = ("kprobe:loop:lo_ioctl { printf(\"%s %s\\n\", probe, func); print(kstack(2)); exit(); }")

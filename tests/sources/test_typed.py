@@ -191,6 +191,7 @@ def test_fentry_and_fexit():
     assert seen.points[0].retval_type().name == "ssize_t"
 
 
+@pytest.mark.slow
 @pytest.mark.vm
 def test_fentry_listing_and_wildcard():
     listed = {e.text: e for e in sources.list_events("fentry:vfs_rea*")}
