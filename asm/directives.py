@@ -10,6 +10,7 @@ import sys
 
 from .assembly import Data, MapDefinition
 from .errors import AsmError
+from .files import read_whole
 from .prototypes import VOID, declaration
 from .statement import RESERVED
 from .tokens import REGISTER, Unexpected, unescape
@@ -20,7 +21,6 @@ _SIZES = {".byte": 1, ".2byte": 2, ".short": 2, ".half": 2, ".hword": 2, ".4byte
 _MAP_OPTIONS = ("pinning", "numa_node", "map_extra", "inner")
 _SECTIONS = (".text", ".data", ".rodata", ".bss")
 _DATA_LIMIT = 1 << 28        # bytes of one section
-_FILE_LIMIT = 1 << 28        # characters of one file
 _INCLUDE_DEPTH, _INCLUDE_LIMIT = 20, 1 << 26    # files within each other; characters of all
 
 
@@ -128,11 +128,8 @@ def _include(assembler, s):
 def read_text(path):
     """The text of a file, or AsmError."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            text = file.read(_FILE_LIMIT + 1)
-        if len(text) > _FILE_LIMIT:
-            raise AsmError("%s: more than %d characters" % (path, _FILE_LIMIT))
-        return text
+        with open(path, "rb") as file:
+            return read_whole(file, path).decode("utf-8")
     except OSError as error:
         raise AsmError("%s: %s" % (path, error.strerror)) from None
     except UnicodeDecodeError as error:

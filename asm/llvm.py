@@ -357,8 +357,8 @@ def _emitted(text, emit, cpu, level, unroll):
 def _apart(work):
     """The bytes that `work()` returns in a process of its own: where LLVM cannot compile something it ends that."""
     import os
-    import tempfile
-    with tempfile.TemporaryFile() as made, tempfile.TemporaryFile() as said:
+    # in memory: nothing to leave behind, and no folder is needed
+    with open(os.memfd_create("made"), "w+b") as made, open(os.memfd_create("said"), "w+b") as said:
         child = os.fork()
         if not child:
             status = 1

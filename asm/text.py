@@ -50,9 +50,11 @@ def assemble(text, filename="<text>", strict=True):
 
 def assemble_files(paths, strict=True):
     """Assembles several files as if they were one."""
-    sources = []
-    for path in paths:
-        sources.append((path, read_text(path)))
+    return assemble_sources([(path, read_text(path)) for path in paths], strict)
+
+
+def assemble_sources(sources, strict=True):
+    """The same of (filename, text) pairs."""
     return _Assembler(strict).run(sources)
 
 

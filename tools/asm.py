@@ -41,14 +41,20 @@ def run(argv):
 
 def assemble(paths):
     """The Assembly of the files; "-" is the standard input."""
-    from rawbpf.asm import assemble_files
-    from rawbpf.asm import assemble as assemble_text
-    if paths != ["-"]:
-        return assemble_files(paths)
-    try:
-        return assemble_text(read_bytes("-").decode("utf-8"), "stdin")
-    except UnicodeDecodeError as error:
-        raise Failure("stdin: byte %d is no UTF-8 text" % error.start) from None
+    return assembled([(path, read_bytes(path)) for path in paths])
+
+
+def assembled(files):
+    """The Assembly of (path, content) pairs."""
+    from rawbpf.asm.text import assemble_sources
+    sources = []
+    for path, data in files:
+        shown = "stdin" if path == "-" else path
+        try:
+            sources.append((shown, data.decode("utf-8")))
+        except UnicodeDecodeError as error:
+            raise Failure("%s: byte %d is no UTF-8 text" % (shown, error.start)) from None
+    return assemble_sources(sources)
 
 
 def work(parsed):

@@ -65,24 +65,17 @@ def write_file(path, data):
 
 
 _standard_input = []        # (the stream, its content): it can be read once
-_LARGEST = 1 << 28          # bytes: /dev/zero has no end
 
 
 def read_bytes(path):
     """The content of a file, or of the standard input for "-" (however often it is asked for)."""
+    from rawbpf.asm.files import read_whole
     if path == "-":
         if not _standard_input or _standard_input[0][0] is not sys.stdin:
-            _standard_input[:] = [(sys.stdin, _limited(sys.stdin.buffer, "stdin"))]
+            _standard_input[:] = [(sys.stdin, read_whole(sys.stdin.buffer, "stdin"))]
         return _standard_input[0][1]
     try:
         with open(path, "rb") as file:
-            return _limited(file, path)
+            return read_whole(file, path)
     except OSError as error:
         raise Failure("%s: %s" % (path, error.strerror)) from None
-
-
-def _limited(file, path):
-    data = file.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise Failure("%s: more than %d bytes" % (path, _LARGEST))
-    return data

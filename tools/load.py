@@ -25,7 +25,7 @@ OPTIONS = (
     Option("help", "h", "help", "", "print this"),
 )
 USAGE = ("usage: rawbpf load OBJ.o [--attach] [--pin DIR] [--only NAME] [--json]\n"
-         "       rawbpf load PROGRAM.s ...         (assembly text)\n")
+         "       rawbpf load PROGRAM.s ...         (assembly text; - is the standard input)\n")
 
 
 def run(argv):
@@ -44,12 +44,13 @@ def run(argv):
     from rawbpf.elf.image import ElfError
     from rawbpf.asm import AsmError
     from rawbpf.loader import KernelError, ObjectError
+    from .failure import Failure
     try:
         options = {name: parsed.get(option) for name, option in (("btf_path", "btf"), ("pin_root", "pin_maps"))
                    if parsed.get(option)}
         with _opened(operands[0], options) as obj:
             return _load(obj, parsed)
-    except (ElfError, ObjectError, KernelError, AsmError, OSError) as error:
+    except (ElfError, ObjectError, KernelError, AsmError, Failure) as error:
         sys.stderr.write("ERROR: %s\n" % error)
         return 1
 
@@ -57,19 +58,23 @@ def run(argv):
 def _opened(path, options):
     """The Object of an object file, or of assembly text."""
     from rawbpf.loader import Object, ObjectError
-    try:
+    import os
+    from .failure import read_bytes
+    shown = "stdin" if path == "-" else path
+    if os.path.isfile(path):
         with open(path, "rb") as file:
-            start = file.read(4096)
-    except OSError as error:
-        raise ObjectError("%s: %s" % (path, error.strerror)) from None
-    if start.startswith(b"\x7fELF") or not start:
-        return Object.open(path, **options)
-    if b"\0" in start:
-        raise ObjectError("%s: neither an ELF object nor assembly text" % path)
-    from rawbpf.asm import assemble_files, write_object
+            if file.read(4) in (b"\x7fELF", b""):
+                return Object.open(path, **options)
+    data = read_bytes(path)
+    if data.startswith(b"\x7fELF"):
+        return Object.parse(data, shown, **options)
+    if b"\0" in data:
+        raise ObjectError("%s: neither an ELF object nor assembly text" % shown)
+    from rawbpf.asm import write_object
     from rawbpf.loader.uapi import MAP_TYPES
+    from .asm import assembled
     from .kernel_symbols import kernel_type
-    return Object.parse(write_object(assemble_files([path]), MAP_TYPES, kernel_type), path, **options)
+    return Object.parse(write_object(assembled([(path, data)]), MAP_TYPES, kernel_type), shown, **options)
 
 
 def _load(obj, parsed):
@@ -139,7 +144,9 @@ def _attach(obj, rows, links, attached):
 def _pin(obj, rows, attached, folder):
     """Pins the programs under their names, links as NAME_link; takes all back when one cannot be."""
     import os
-    made = []
+    import signal
+    made, ends = [], {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         if not os.path.isdir(folder):
             os.mkdir(folder)
@@ -153,10 +160,14 @@ def _pin(obj, rows, attached, folder):
             path = os.path.join(folder, name)
             thing.pin(path)
             made.append((os.unlink, path))
+        if signal.sigpending() & ends:
+            raise KeyboardInterrupt
     except BaseException:
         for undo, path in reversed(made):
             undo(path)
         raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     for row in rows:
         if row["loaded"]:
             row["pinned"] = os.path.join(folder, row["name"])

@@ -35,7 +35,7 @@ USAGE = """usage: rawbpf verify [OPTION...] FILE...      (- is the standard inpu
 
 Loads programs to hear what the kernel's verifier says; nothing is attached, and nothing stays.
 A FILE is assembly text, an ELF object, raw instructions, or a tracing script (*.bt). The exit
-status is 0 if every program was accepted.
+status is 0 if every program was accepted (with --compare: every program of FILE).
 
 options:
 """
@@ -67,7 +67,7 @@ def work(parsed):
             _dump(pairs)
         else:
             sys.stdout.write(verify_text.comparison(pairs))
-        return 0
+        return 0 if all(pair["after"]["accepted"] for pair in pairs if pair["after"]) else 1
     failed = False
     for record in verified(ask):
         failed = failed or not record["accepted"]

@@ -224,6 +224,36 @@ def test_what_the_kernel_made_of_a_program_assembles_again(run, tmp_path):
         assert encode(assemble(out.decode(), strict=False).instructions()) == program.xlated()
 
 
+def test_ctrl_c_while_programs_are_pinned_leaves_no_pin(tmp_path):
+    import signal
+    from types import SimpleNamespace
+    from rawbpf.tools.load import _pin
+
+    def pin(path):
+        open(path, "x").close()
+        os.kill(os.getpid(), signal.SIGINT)
+    obj = SimpleNamespace(programs=dict.fromkeys(("a", "b"), SimpleNamespace(program=SimpleNamespace(pin=pin))))
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            _pin(obj, [{"name": "a", "loaded": True}, {"name": "b", "loaded": True}], {}, str(tmp_path / "pins"))
+        finally:
+            assert not os.path.exists(tmp_path / "pins")
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_pipes_and_the_standard_input(run, tmp_path):
+    (tmp_path / "p.s").write_text('.license "GPL"\n.section xdp\ncall f\nexit\n')
+    (tmp_path / "f.s").write_text(".text\nf: r0 = 2\nexit\n")
+    assert run("asm", "p.s", "f.s", "-f", "elf", "-o", "p.o")[0] == 0
+    whole = run("asm", "p.s", "f.s")[1]
+    assert run("asm", "p.s", "-", stdin=(tmp_path / "f.s").read_bytes()) == (0, whole, b"")
+    for data in (tmp_path / "p.o", tmp_path / "p.s"):
+        text = data.read_bytes() + (b"" if data.suffix == ".o" else (tmp_path / "f.s").read_bytes())
+        assert run("load", "-", stdin=text) == run("load", "/dev/stdin", stdin=text) == (
+            0, b"loaded    xdp  (xdp, section xdp)\n", b"")
+
+
 @pytest.mark.peer
 def test_objects_that_clang_made(run, tmp_path):
     """Their disassembly assembles to the same instructions, maps and data, CO-RE relocations and all."""
@@ -321,7 +351,18 @@ def test_other_files(run, tmp_path):
 @pytest.mark.slow
 def test_files_without_an_end(run):
     assert "/dev/zero: more than 268435456 bytes" in one_error(run("disasm", "/dev/zero"))
-    assert "/dev/zero: more than 268435456 characters" in one_error(run("asm", "/dev/zero"))
+    assert "/dev/zero: more than 268435456 bytes" in one_error(run("asm", "/dev/zero"))
+
+
+@pytest.mark.slow
+def test_files_are_read_without_room_for_the_largest(tmp_path):
+    (tmp_path / "p.s").write_text("r0 = 1\nexit\n")
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (150_000_000,) * 2); " \
+              "from rawbpf.tools.cli import main; sys.exit(main(sys.argv[1:]))"
+    for arguments in (("asm", "p.s", "-o", "p.raw"), ("disasm", "p.raw"), ("asm", "-", "-f", "json")):
+        done = subprocess.run([sys.executable, "-c", limited, *arguments], cwd=tmp_path, capture_output=True,
+                              input=b"exit\n")
+        assert done.returncode == 0 and not done.stderr
 
 
 def test_options(run):

@@ -125,6 +125,14 @@ def test_assembly(compile, tmp_path):
     assert "call 5" in (tmp_path / "f.s").read_text()
 
 
+def test_no_folder_for_temporary_files_is_needed(monkeypatch):
+    import tempfile
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [])
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    from rawbpf.asm.llvm import object_of
+    assert object_of('define i32 @f(ptr %0) section "xdp" { ret i32 2 }').startswith(b"\x7fELF")
+
+
 def test_a_module_made_in_python():
     from llvmlite import ir
     from rawbpf.asm.llvm import assembly_of, object_of

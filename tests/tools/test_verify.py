@@ -163,7 +163,8 @@ def test_compare_with_another_version(run):
     assert status == 0
     assert out.startswith("xdp: good.s -> longer.s\n  accepted\n  instructions         2 -> 4 (+100%)\n"
                           "  processed            2 -> 4 (+100%)\n") and "stack_depth          0 -> 24\n" in out
-    out = run("verify", "--compare", "good.s", "bad.s")[1]
+    status, out, _ = run("verify", "--compare", "good.s", "bad.s")
+    assert status == 1 and run("verify", "--compare", "bad.s", "good.s")[0] == 0
     assert "xdp -> do_nanosleep" in out
     assert "accepted -> refused at 6: R0 invalid mem access 'map_value_or_null' (null-check)" in out
 
