@@ -25,6 +25,7 @@ def follow(instructions, take):
         i += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", ["v3", "v4"])
 def test_far_jumps(cpu):
     n, few = 33000, 50

@@ -159,6 +159,7 @@ def test_operands():
                 assert operand.kind != "unknown" or operand.reason
 
 
+@pytest.mark.slow
 def test_mini_debug_info(tmp_path):
     data = debug_split(tmp_path).read_bytes()
     section = Image(data).section(".gnu_debugdata")

@@ -148,6 +148,7 @@ def test_broken_mini_debug_info_costs_only_itself(tmp_path, payload, reason):
     assert any(word in str(program.problems[0]) for word in reason.split("|"))
 
 
+@pytest.mark.slow
 def test_mini_debug_info_that_unpacks_to_gigabytes_is_bounded(tmp_path):
     packer = lzma.LZMACompressor(preset=0)
     block = bytes(1 << 20)

@@ -72,6 +72,7 @@ def test_benchmarks(rawbpf):
     assert sorted(json.loads(done.stdout)["data"]["a"]) == ["average", "iters"]
 
 
+@pytest.mark.slow
 def test_what_they_need(rawbpf):
     done = rawbpf("trace", "-e", "test:a { }")
     assert (done.returncode, done.stderr) == (1, "ERROR: No probes attached; use --test to run test probes.\n")

@@ -62,6 +62,7 @@ def test_it_is_bpftraces():
     assert theirs == FAILED
 
 
+@pytest.mark.slow
 def test_the_end_comes_though_records_take_long_to_handle(rawbpf):
     """What was not handled within a second of Ctrl-C is counted."""
     script = 'i:us:200 { system("sleep 0.05; echo foo"); } end { print("end"); }'
