@@ -32,7 +32,8 @@ class _Reader:
 
     def __init__(self, code, start):
         self.code, self.start, self.at = code, start, start
-        self.size16 = self.lock = self.sized = False
+        self.size16 = 0             # how often the prefix stands there
+        self.lock = self.sized = False
         self.memory = ""
         self.repeat = 0             # 0xf2 or 0xf3, until something means it
         self.segment = ""
@@ -55,8 +56,8 @@ class _Reader:
         """-> the first byte of the opcode."""
         byte = self.byte()
         while True:
-            if byte == 0x66 and not self.size16:
-                self.size16 = True
+            if byte == 0x66:
+                self.size16 += 1
             elif byte == 0xf0 and not self.lock:
                 self.lock = True
             elif byte in (0xf2, 0xf3):
@@ -165,7 +166,7 @@ def decode_one(code, offset):
     size = reader.at - offset
     if target is None and reader.relative is not None:
         target = reader.at + reader.relative
-    mnemonic = ("lock " if reader.lock else "") + (reader.segment + " " if reader.segment else "") \
+    mnemonic = "data16 " * (reader.size16 - 1) + ("lock " if reader.lock else "") + (reader.segment + " " if reader.segment else "") \
         + _idle_rex(reader) + mnemonic
     return MachineInstruction(offset, size, mnemonic, tuple(operands), target)
 

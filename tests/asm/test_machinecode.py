@@ -53,12 +53,10 @@ def test_compiled_code(tmp_path, compile_c):
     found = {instruction.offset: instruction for instruction in decode(code, "x86_64")}
     assert len(expected) > 150
     for offset, text in expected:
-        # the no-operations with several size prefixes that fill up lines are outside
-        if not text.startswith("data16"):
-            assert found[offset].known and found[offset].text == text
+        assert found[offset].known and found[offset].text == text
 
 
-@pytest.mark.parametrize("hexed", ["", "48", "0f", "48 b8 01 02", "c4 e2", "f0", "66 66 66 66 66 66 66 66 66 66 66 66 66 66 66 90"])
+@pytest.mark.parametrize("hexed", ["", "48", "0f", "48 b8 01 02", "c4 e2", "f0"])
 def test_the_end_of_the_code(hexed):
     code = bytes.fromhex(hexed)
     found = list(decode(code, "x86_64"))
