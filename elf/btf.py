@@ -414,7 +414,8 @@ class Btf:
         name = self.string(words[at])
         if kind == _INT:
             encoding = words[at + 3] >> 24 & 15
-            return types.Int(name, rest, bool(encoding & 1),
+            # pahole gave "signed char" no sign for long (kernels to 5.10)
+            return types.Int(name, rest, bool(encoding & 1) or name == "signed char",
                              "bool" if encoding & 4 else "char" if encoding & 2 or name == "char" else "")
         if kind == _PTR:
             return types.Pointer(self._lazy(rest), self.pointer_size)

@@ -7,6 +7,7 @@ import collections
 import errno
 import re
 import struct
+import sys
 from types import SimpleNamespace
 
 from . import introduced, kernel, syscalls, verifier
@@ -14,7 +15,7 @@ from .errors import KernelError, VerifierError, explain, refused
 from .introduced import since
 from .kobject import BpfObject, KernelObject, fd_of
 from .syscalls import address
-from .uapi import (ATTACH_TYPES, F_TOKEN_FD, PROG_TYPES, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, name_of, number)
+from .uapi import (ATTACH_TYPES, F_TOKEN_FD, PROG_TYPES, PSEUDO_FUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, name_of, number)
 
 _NET = {"sched_cls", "sched_act", "xdp", "cgroup_skb", "cgroup_sock", "lwt_in", "lwt_out", "lwt_xmit",
         "sock_ops", "sk_skb", "sk_msg", "cgroup_sock_addr", "lwt_seg6local", "sk_reuseport",
@@ -366,6 +367,18 @@ def _load_with_memlock(fields, log_level, log_size, log_end):
     return fd, log, error
 
 
+def _has_callbacks(code):
+    """Does encoded code load the address of a function of its own?"""
+    at = 0
+    while at < len(code):
+        if code[at] == 0x18:        # the only instruction of two slots
+            if (code[at + 1] >> 4 if sys.byteorder == "little" else code[at + 1] & 15) == PSEUDO_FUNC:
+                return True
+            at += 8
+        at += 8
+    return False
+
+
 def _refusal(call, error, log, type, code, instructions, attach_type):
     message = verifier.reason(log)
     if log and error.errno == errno.ENOSPC and not message:
@@ -381,6 +394,9 @@ def _refusal(call, error, log, type, code, instructions, attach_type):
             index = verifier.slot_to_index(instructions, slot)
         unknown = _UNKNOWN_HELPER.search(message)
         newer = unknown and introduced.needs("helper", int(unknown.group(1)), "that helper")
+        if not newer and _has_callbacks(code):
+            # before, the verifier took the function for dead code and the address for a constant
+            newer = since((5, 13), "a function's address, as callbacks are given,")
         if newer:
             message += " (%s)" % newer
         return VerifierError(call, error.errno, log, message, slot, index)

@@ -79,6 +79,13 @@ def test_scalars(btf):
     assert (t("float").name, t("float").size) == ("double", 8)
 
 
+def test_signed_char_is_signed_where_btf_does_not_say_so():
+    b = Blob()
+    ids = [b.int("signed char", 1, 0), b.int("signed char", 1, 1), b.int("unsigned char", 1, 0)]
+    btf = Btf.parse(b.bytes())
+    assert [btf.type(number).signed for number in ids] == [True, True, False]
+
+
 def test_struct(btf):
     node = btf.find("node", "struct")
     assert (node.size, [(f.name, f.offset) for f in node.fields]) == (40, [("next", 0), ("", 8), ("name", 16), ("state", 32)])

@@ -24,9 +24,9 @@ def bpf_lsm():
 
 @pytest.mark.parametrize("name, since, hits", [
     ("kprobe", (5, 10), 1), ("kretprobe", (5, 10), 1), ("ksyscall", (5, 10), 1), ("kretsyscall", (5, 10), 1),
-    ("kprobe_multi", (6, 1), 1), ("kretprobe_multi", (6, 1), 1), ("kprobe_session", (6, 10), 2),
+    ("kprobe_multi", (5, 18), 1), ("kretprobe_multi", (5, 18), 1), ("kprobe_session", (6, 10), 2),
     ("fentry", (5, 10), 1), ("fexit", (5, 10), 1), ("fmod_ret", (5, 10), 1), ("tp_btf", (5, 10), None),
-    ("raw_tp", (5, 10), None), ("tp", (5, 10), 1), ("lsm", (5, 10), 1), ("lsm_s", (5, 11), None),
+    ("raw_tp", (5, 10), None), ("tp", (5, 10), 1), ("lsm", (5, 10), 1), ("lsm_s", (5, 10), None),
     ("fsession", (7, 0), 2), ("fentry_multi", (7, 2), 1), ("fexit_multi", (7, 2), 1), ("fsession_multi", (7, 2), 2),
 ])
 def test_attached_to_a_function_of_the_kernel(name, since, hits):
@@ -36,6 +36,7 @@ def test_attached_to_a_function_of_the_kernel(name, since, hits):
         if kernel.release() < since:
             with pytest.raises((KernelError, ObjectError), match=r"needs Linux %d\.%d or later" % since):
                 obj.load(only=name)
+                obj.attach()        # the load of a kprobe with an attach type that it does not know passes
             return
         obj.load(only=name)
         if "multi" in name and kernel.release() < (6, 12):
