@@ -48,7 +48,9 @@ def add(kind, type, text, license="GPL", strict=True, weak=False, older=(), newe
     known = [(since, told) for part, since, told in OLDER if part in text and told != kind]
     if type == "netfilter":
         known.append(((6, 4), "error"))
-    ALL.append(Refused(kind, type, text, license, strict, weak, tuple(sorted([*known, *older])), tuple(newer)))
+    # what does not come as far as the verifier hears nothing of it
+    ordered = sorted([*known, *older], key=lambda each: (each[1] != "error", each[0]))
+    ALL.append(Refused(kind, type, text, license, strict, weak, tuple(ordered), tuple(newer)))
 
 
 def expected(case, release):
@@ -288,7 +290,9 @@ def flow():
     for text in ("r0 = 0\ngoto pc+10 ; !\nexit", "r0 = 0\nif r1 == 0 goto pc+100 ; !\nexit", "goto pc-5 ; !\nexit",
                  "r0 = 0\nif r0 > 3 goto pc-9 ; !\nexit", "gotol pc+77 ; !\nexit",
                  "r0 = 0\nif r0 == 1 goto pc+1\nr6 = 7 ll ; !\nexit"):
-        add("bad-jump", "socket_filter", text, strict=False, older=[((6, 0), "accepted")] if " ll" in text else [((6, 2), "bad-jump")] if "gotol" in text else ())
+        # 6.1 knows where gotol goes to before it says that it does not know it
+        older = [((6, 0), "accepted")] if " ll" in text else [((6, 0), "bad-instruction"), ((6, 2), "bad-jump")] if "gotol" in text else ()
+        add("bad-jump", "socket_filter", text, strict=False, older=older)
     for text in ("r0 = 0 ; !", "r0 = 0\nif r0 == 0 goto pc-2 ; !", "r0 = 0\ncall f\nexit\nf: r0 = 1 ; !"):
         add("fall-through", "xdp", text, strict=False)
     for main, sub in ((304, 304), (512, 8), (256, 400)):

@@ -7,7 +7,9 @@ import struct
 
 import pytest
 
+from rawbpf.loader import kernel
 from rawbpf.tools.trace import Script
+from rawbpf.tools.trace.diagnostics import ScriptError
 
 TARGET = """
 #include <unistd.h>
@@ -53,16 +55,27 @@ def test_path_of_an_argument(tmp_path):
 
 @pytest.mark.vm(since="5.10")
 def test_path_in_an_iterator():
-    """iter:task_file, whose file may be missing."""
+    """iter:task_file, whose file may be missing. Iterators may call bpf_d_path since Linux 5.12."""
     with open("/proc/self/status") as held:
-        with Script("iter:task_file { if (ctx.fd == %d && ctx.task.tgid == %d) { printf(\"%%s\", path(ctx.file.f_path)); } }"
-                    % (held.fileno(), os.getpid())) as script:
+        text = ("iter:task_file { if (ctx.fd == %d && ctx.task.tgid == %d) { printf(\"%%s\", path(ctx.file.f_path)); } }"
+                % (held.fileno(), os.getpid()))
+        if kernel.release() < (5, 12):
+            with pytest.raises(ScriptError, match=r"path\(\) in an iterator needs Linux 5\.12 \(bpf_d_path\)"):
+                Script(text)
+            return
+        with Script(text) as script:
             assert [event.value for event in script if event.value] == ["/proc/%d/status" % os.getpid()]
 
 
 @pytest.mark.vm(since="5.10")
 def test_per_cpu_variables():
-    """The number of its CPU in every run queue; 0 for a CPU that there is not."""
+    """The number of its CPU in every run queue; 0 for a CPU that there is not. Debian's 5.10 was built with a pahole
+    that left per-CPU variables out of the BTF."""
+    with open("/sys/kernel/btf/vmlinux", "rb") as types:
+        if b"\0runqueues\0" not in types.read():
+            with pytest.raises(ScriptError, match='Could not resolve variable "runqueues" from BTF'):
+                Script('begin { print(percpu_kaddr("runqueues")) }')
+            return
     event = first('begin { $mine = (struct rq *)percpu_kaddr("runqueues"); $first = (struct rq *)percpu_kaddr("runqueues", 0); '
                   'print(($mine.cpu == cpu, $first.cpu, $first.nr_running < 1000, percpu_kaddr("runqueues", 10000))); exit() }', lambda: None)
     assert event.value == (True, 0, True, 0)

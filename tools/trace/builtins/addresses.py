@@ -146,6 +146,9 @@ class _Path(Builtin):
         f = b.f
         if not b.script.machine.has_helper("bpf_d_path", b.point.program_type):
             b.error(call, "BPF_FUNC_d_path not available for your kernel version")
+        # 5.10 and 5.11 have it, but only for a list of functions; the probe for the helper does not tell
+        if b.point.source.shown == "iter" and b.script.machine.release < (5, 12):
+            b.error(call, "path() in an iterator needs Linux 5.12 (bpf_d_path)")
         node = call.arguments[0]
         place = b.temporary(call.type) if dest.type.size < call.type.size else dest
         failed, done = f.block("no_path"), f.block()
