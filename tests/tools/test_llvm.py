@@ -10,7 +10,9 @@ from tests.tools.forked import rawbpf
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-SCRIPTS = [script for script in corpus.scripts() if not (script.live or script.later)]
+# LLVM joins a pointer and a number there by |, which the verifier refuses.
+REFUSED = ("pointers-to-values",)
+SCRIPTS = [script for script in corpus.scripts() if not (script.live or script.later or str(script) in REFUSED)]
 if os.environ.get("RAWBPF_LLVM_SCRIPTS") != "all":      # CI has time for some
     SCRIPTS = SCRIPTS[::5]
 
@@ -30,6 +32,7 @@ def test_output(script, programs, monkeypatch):
     assert done.stdout == script.expected("text"), done.stderr.decode()
 
 
+@pytest.mark.demand
 def test_our_code_is_about_as_short_as_llvms():
     """Issue: a geometric mean of at most 1.10 of -O2's instructions, at most 1.30 for any script."""
     from tests.bench.codegen import AIM, LIMIT, mean, measure
