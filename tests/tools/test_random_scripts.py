@@ -18,7 +18,7 @@ from tests.tools import script_grammar
 FIRST = int(os.environ.get("RAWBPF_SCRIPTS_FROM", 0))
 COUNT = int(os.environ.get("RAWBPF_SCRIPTS", 1500))
 PARTS = 5
-SOON = 5.0      # seconds of processor time: a long script of thousands of instructions
+SOON = 20.0     # seconds of processor time: the verifier may look at a million instructions
 
 
 class _Nobody:
