@@ -14,6 +14,7 @@ from .objdump import aarch64_lines, lines
 _LIKELY = bytes.fromhex("48 4c 41 49 66 f0 0f 44 65 c4 83 f7")
 
 
+@pytest.mark.slow      # with the objdump of today: older ones word some things otherwise
 def test_random_bytes(tmp_path):
     """What is decoded at all is decoded as objdump does, prefixes, ModRM, SIB and displacements included."""
     rng = random.Random(9)
@@ -28,6 +29,7 @@ def test_random_bytes(tmp_path):
     assert known > 15000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler makes other machine code")
 def test_compiled_code(tmp_path, compile_c):
     """All that gcc makes of integer code."""
