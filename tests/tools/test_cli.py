@@ -203,6 +203,7 @@ def test_separate_debug_information_in_a_folder_of_ones_choice(rawbpf, compile_c
         assert done.stdout == listed + "\n    int left\n    long int right\n"
 
 
+@pytest.mark.slow
 @pytest.mark.vm
 def test_a_list_of_traceable_functions(rawbpf, tmp_path):
     script = "begin { exit(); } kprobe:vfs_read { }"

@@ -97,6 +97,7 @@ def test_version():
 PROFILED = ".section socket\nprofiled:\n    r6 = 0\nagain:\n    r6 += 1\n    if r6 < 200 goto again\n    r0 = 0\n    exit\n"
 
 
+@pytest.mark.slow
 @pytest.mark.vm
 def test_profile(rawbpf, tmp_path):
     """The runs are counted exactly; the clock goes on in them, and not beyond the time that passed."""
