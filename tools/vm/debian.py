@@ -40,7 +40,8 @@ def _tools():
 
 
 def mirror():
-    """URI of the Debian mirror of this host's apt, or else of Debian's own, with no slash at its end."""
+    """URI of the Debian mirror of this host's apt, with no slash at its end; RAWBPF_DEBIAN_MIRROR names another.
+    DebianError where there is neither."""
     named = os.environ.get("RAWBPF_DEBIAN_MIRROR")
     if named:
         return named.rstrip("/")
@@ -49,7 +50,7 @@ def mirror():
     for uri in listed:
         if uri.rstrip("/").endswith("/debian"):
             return uri.rstrip("/")
-    return "http://deb.debian.org/debian"
+    raise DebianError("apt of this host names no Debian mirror: RAWBPF_DEBIAN_MIRROR=URI says which to take")
 
 
 class Suite:
