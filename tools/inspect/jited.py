@@ -9,7 +9,7 @@ from rawbpf.asm.machinecode import decode
 from rawbpf.loader.errors import KernelError
 
 from . import objects
-from .prog import record, text, write_file
+from .prog import dumped_to_file, of_several, record, text
 from .words import fail
 from .xlated import Names
 
@@ -107,7 +107,7 @@ def _functions(program, machine):
     lines = {}
     for address, record_of_line in zip(program.jited_line_info(), program.line_info()):
         lines.setdefault(address, names.line(record_of_line[0]))
-    protos = [slot for slot in sorted(names.functions)]
+    protos = sorted(names.functions)
     constants, at = _Constants(program, machine), 0
     for number, (address, size) in enumerate(parts):
         function = _Function(address, code[at:at + size], names, lines, constants, machine)
@@ -117,13 +117,8 @@ def _functions(program, machine):
 
 
 def dump_programs(session, words, programs):
-    if words.take("file"):
-        path = words.next("file name")
-        words.end()
-        if len(programs) > 1:
-            fail("several programs match this handle")
-        write_file(path, programs[0].jited())
-        return session.done()
+    if dumped_to_file(session, words, programs, lambda program: program.jited()):
+        return None
     flags = set()
     while words:
         flags.add(words.need("opcodes", "linum"))
@@ -132,7 +127,7 @@ def dump_programs(session, words, programs):
         fail("machine code of %s is not supported: 'file FILE' writes it, objdump -D -b binary reads that" % machine)
     several = len(programs) > 1
     if session.json is not None:
-        session.json.value(_several(programs, flags, machine) if several else _records(programs[0], flags, machine))
+        session.json.value(of_several(programs, lambda program: _records(program, flags, machine)) if several else _records(programs[0], flags, machine))
         return None
     for number, program in enumerate(programs):
         if several:
@@ -160,13 +155,6 @@ def _plain(write, function, flags):
             raw = function.code[instruction.offset:instruction.offset + instruction.size]
             write("\t%s\n" % raw.hex(" "))
     write("\n")
-
-
-def _several(programs, flags, machine):
-    for program in programs:
-        fields = record(program)
-        yield {**{name: fields[name] for name in ("id", "type", "name", "tag", "gpl_compatible") if name in fields},
-               "insns": _records(program, flags, machine)}
 
 
 def _records(program, flags, machine):

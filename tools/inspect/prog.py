@@ -149,6 +149,27 @@ def dump(session, words):
             program.close()
 
 
+def dumped_to_file(session, words, programs, read):
+    """`file FILE` after a dump: read(program), as it is -> whether that was asked for."""
+    if not words.take("file"):
+        return False
+    path = words.next("file name")
+    words.end()
+    if len(programs) > 1:
+        fail("several programs match this handle")
+    write_file(path, read(programs[0]))
+    session.done()
+    return True
+
+
+def of_several(programs, instructions):
+    """The records of a dump that several programs match: which each is, and its instructions(program)."""
+    for program in programs:
+        fields = record(program)
+        yield {**{name: fields[name] for name in ("id", "type", "name", "tag", "gpl_compatible") if name in fields},
+               "insns": instructions(program)}
+
+
 def write_file(path, data):
     """Bytes to a new private file; "-": to standard output."""
     if path == "-":

@@ -16,7 +16,7 @@ from rawbpf.loader.errors import KernelError
 from ..failure import Failure
 from .objects import by_id, symbols
 from .output import hex_list
-from .prog import write_file
+from .prog import dumped_to_file, of_several
 from .words import fail
 
 _LDDW, _CALL, _ATOMIC32 = 0x18, 0x85, 0xc3
@@ -120,13 +120,8 @@ def listing(program, names):
 
 
 def dump_programs(session, words, programs):
-    if words.take("file"):
-        path = words.next("file name")
-        words.end()
-        if len(programs) > 1:
-            fail("several programs match this handle")
-        write_file(path, programs[0].xlated())
-        return session.done()
+    if dumped_to_file(session, words, programs, lambda program: program.xlated()):
+        return None
     flags = set()
     while words:
         flags.add(words.need("opcodes", "linum", "visual"))
@@ -141,7 +136,7 @@ def dump_programs(session, words, programs):
     several = len(programs) > 1
     if session.json is not None:
         if several:
-            session.json.value(_several(programs, flags))
+            session.json.value(of_several(programs, lambda program: _records(program, flags)))
         else:
             session.json.value(_records(programs[0], flags))
         return None
@@ -153,14 +148,6 @@ def dump_programs(session, words, programs):
         if several and number + 1 < len(programs):
             session.write("\n")
     return None
-
-
-def _several(programs, flags):
-    from .prog import record
-    for program in programs:
-        fields = record(program)
-        yield {**{name: fields[name] for name in ("id", "type", "name", "tag", "gpl_compatible") if name in fields},
-               "insns": _records(program, flags)}
 
 
 def _plain(write, program, flags):
