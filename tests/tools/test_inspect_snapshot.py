@@ -53,9 +53,10 @@ class World:
 def wait_for_the_end(world):
     """The kernel frees a program that was attached some time after its last user has gone."""
     until = time.monotonic() + 20
-    while run("prog", "show", "id", world.ids["prog"])[0] == 0 and time.monotonic() < until:
-        time.sleep(0.02)
-    assert run("prog", "show", "id", world.ids["prog"])[0] == 255
+    for kind in ("prog", "map"):        # the program's maps go after it
+        while run(kind, "show", "id", world.ids[kind])[0] == 0 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert run(kind, "show", "id", world.ids[kind])[0] == 255
 
 
 COMMANDS = [("prog", "show"), ("map", "show"), ("prog", "show", "id", "{prog}"), ("prog", "show", "name", "t_who"),
