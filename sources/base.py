@@ -238,6 +238,11 @@ class Point:
         """
         raise NotImplementedError
 
+    def followable(self):
+        """This point for a program that hands pointers from its arguments to helpers that ask for objects of the kernel:
+        itself, or another Point for the same event whose program type lets the verifier know what they point at."""
+        return self
+
     def fire(self, program):
         """Run the program now (`when` is not None)."""
         raise SourceError("%s probes cannot be fired" % self.source.shown)

@@ -150,3 +150,38 @@ class RawTracepointPoint(BtfArgsPoint):
 
         return attach_each(points, lambda point, cookie: attach_raw_tracepoint(program, point.event, cookie),
                            cookies)
+
+    def followable(self):
+        btf = kernel_btf.of(self.module) if self.module else None
+        number = btf.find_id(_TYPEDEF + self.event, "typedef") if btf is not None else 0
+        return TypedRawTracepointPoint(self.source, self.module, self.event, number) if number else self
+
+
+class TypedRawTracepointPoint(RawTracepointPoint):
+    """The same event for a program of type tracing (Linux 5.5), which is bound to it when it is loaded: the verifier
+    knows the types of the arguments, by the typedef btf_trace_EVENT."""
+
+    program_type = "tracing"
+    expected_attach_type = "trace_raw_tp"
+    cookies = False
+
+    def __init__(self, source, module, event, type_id):
+        super().__init__(source, module, event)
+        self.type_id = type_id
+
+    @property
+    def load_options(self):
+        options = {"attach_btf_id": self.type_id}
+        if self.module != "vmlinux":
+            from rawbpf.loader.btf import BtfObject
+
+            options["attach_btf_obj"] = BtfObject.of_module(self.module)
+        return options
+
+    def group_key(self, args=True):
+        return ("tracing", self.expected_attach_type, self.module, self.type_id)
+
+    def attach(self, program, points, cookies=None):
+        from rawbpf.loader.link import attach_tracing
+
+        return attach_each(points, lambda point, cookie: attach_tracing(program))

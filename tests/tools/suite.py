@@ -1,6 +1,7 @@
 """bpftrace's own runtime test suite, run against `rawbpf trace`.
 
-    python -m tests.tools.suite --checkout DIR [--work DIR] [--command CMD | --reference] [--json FILE] [--log FILE] [REGEX...]
+    python -m tests.tools.suite --checkout DIR [--work DIR] [--command CMD | --reference] [--json FILE] [--log FILE] [--patience N]
+        [REGEX...]
     python -m tests.vm --kernel 6.12 --add WORK=/suite --shell 'python3 -m tests.tools.suite --work /suite REGEX...'
 
 DIR is a work tree of bpftrace at its newest release (its sources are on GitHub, and in Debian's source package
@@ -186,10 +187,11 @@ def stand_in(work, command):
 # -- running a case
 
 class Runner:
-    """Runs cases in a work folder; `features` are the names of FEATURES that the command has."""
+    """Runs cases in a work folder; `features` are the names of FEATURES that the command has. Every time limit is
+    multiplied by `patience`."""
 
-    def __init__(self, work):
-        self.work = work
+    def __init__(self, work, patience=1):
+        self.work, self.patience = work, patience
         self.program = str(work / "bpftrace")
         told = self.shell(self.program + " --info").stdout
         self.features = {name for name, text in FEATURES.items() if text in told}
@@ -297,7 +299,7 @@ class Runner:
 
     def _follow(self, case, process, inside, started):
         """(output, whether it had to be ended) of a process; starts AFTER when it says that it has attached."""
-        deadline, data, attached = time.monotonic() + ATTACH_TIMEOUT, b"", False
+        deadline, data, attached = time.monotonic() + self.patience * ATTACH_TIMEOUT, b"", False
         fd, late = process.stdout.fileno(), False
         while True:
             left = deadline - time.monotonic()
@@ -317,13 +319,13 @@ class Runner:
                 attached = True
                 if case.exact:
                     data = data.partition(ATTACHED.encode())[2]
-                deadline = time.monotonic() + int(case.get("TIMEOUT", TIMEOUT))
+                deadline = time.monotonic() + self.patience * int(case.get("TIMEOUT", TIMEOUT))
                 if case.get("AFTER"):
                     words = ["/bin/bash", "-c", case.get("AFTER").replace("(pidof ", "(pidof -x ")]      # a script's too
                     if inside:
                         words = inside + [self._absolute(word) for word in case.get("AFTER").split()]
                     started.append(self._start(words))
-        _end(process, 0 if late else 5)
+        _end(process, 0 if late else 5 * self.patience)
         return data.decode("utf-8", "backslashreplace").replace("\r\n", "\n"), late
 
     def meets(self, case, expect, output):
@@ -407,6 +409,7 @@ def main(argv=None):
     parser.add_argument("--json", type=Path, help="write {name: status} there; what it holds already is kept")
     parser.add_argument("--log", type=Path, help="write commands and outputs there")
     parser.add_argument("--quiet", action="store_true", help="names of failures without their reasons")
+    parser.add_argument("--patience", type=float, default=1, help="multiply every time limit (emulated guests)")
     parser.add_argument("names", nargs="*", help="regular expressions of \"file.name\"")
     options = parser.parse_args(argv)
     top = Path(__file__).resolve().parents[2]
@@ -418,7 +421,7 @@ def main(argv=None):
     stand_in(options.work.resolve(), command)
     chosen = [case for case in cases(options.work / "runtime")
               if not options.names or any(re.search(name, case.name) for name in options.names)]
-    runner = Runner(options.work.resolve())
+    runner = Runner(options.work.resolve(), options.patience)
     statuses = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     table, log = collections.defaultdict(collections.Counter), open(options.log or os.devnull, "w")
     for case in chosen:

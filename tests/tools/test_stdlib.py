@@ -316,3 +316,24 @@ def test_a_short_choice_of_long_strings(lines):
     assert lines('$n = 1; @a["x", 1, pcomm] = 1; $s = $n ? "one" : "a longer text, of 40 bytes or something"; print((1, $s)); '
                  'printf("%s|%d\\n", $n == 2 ? "0123456789abcdef0123456789" : "two", 5); clear(@a);') == [
         "(1, one)", "two|5"]
+
+
+def test_raw_tracepoints_hand_their_objects_to_helpers(tmp_path):
+    """The verifier knows what the arguments are: the cookie as SO_COOKIE (57) says it, a packet's first bytes, and each of
+    two events by its name."""
+    import socket
+    import struct
+    from rawbpf.tools.trace import Script
+    text = ('rawtracepoint:inet_sock_set_state,rawtracepoint:tcp_probe /pid == %d/ { @[probe, socket_cookie((struct sock *)arg0)] = count(); } '
+            'rawtracepoint:consume_skb /pid == %d/ { @sent = skboutput("%s", args.skb, 20, 0); }'
+            % (os.getpid(), os.getpid(), tmp_path / "out.pcap"))
+    with Script(text).attach() as script, socket.socket() as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        cookie, = struct.unpack("=Q", listener.getsockopt(socket.SOL_SOCKET, 57, 8))
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        sender.sendto(b"x" * 40, listener.getsockname())
+        script.stop()
+        list(script)
+        assert ("rawtracepoint:vmlinux:inet_sock_set_state", cookie) in script.maps["@"]
+        assert script.maps["@sent"] == 0
+    assert (tmp_path / "out.pcap").stat().st_size >= 24 + 16 + 20

@@ -128,8 +128,9 @@ class Compiler:
             if not points:
                 self._nothing_left(probe, vain)
                 continue
-            flags = self._needs(probe)
-            for group in _group(points, *flags):
+            reads_args, per_point, follows = self._needs(probe)
+            points = [point.followable() for point in points] if follows else points
+            for group in _group(points, reads_args, per_point):
                 units.append(Unit(probe, group, len(units)))
             if len(units) > self.config.max_bpf_progs:
                 raise ScriptError(probe.span, "Your program is trying to generate more than %d BPF programs, "
@@ -197,8 +198,8 @@ class Compiler:
             return []
 
     def _needs(self, probe):
-        """(reads args, differs by point) of a probe's body."""
-        reads_args = per_point = False
+        """(reads args, differs by point, follows pointers for a helper) of a probe's body."""
+        reads_args = per_point = follows = False
         for part in (probe.predicate, probe.block):
             for node in part.walk() if part is not None else ():
                 if isinstance(node, (ast.Identifier, ast.Call)):
@@ -206,7 +207,8 @@ class Compiler:
                     if entry is not None:
                         reads_args |= entry.reads_args
                         per_point |= entry.per_point
-        return reads_args, per_point
+                        follows |= entry.follows
+        return reads_args, per_point, follows
 
     # -- types
 

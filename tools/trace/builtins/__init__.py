@@ -40,6 +40,7 @@ class Builtin:
     ends = False            # nothing behind a call of it runs
     pure = False            # a call whose value is not used is worth a warning
     reads_args = False      # depends on the fields of `args`: points with other fields need another program
+    follows = False         # hands the helper a pointer that the verifier must know: see Point.followable
     per_point = False       # its value differs by point: see point_texts.py
 
     @property

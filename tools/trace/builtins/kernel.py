@@ -115,6 +115,7 @@ class _Override(Builtin):
 class _SocketCookie(Builtin):
     """socket_cookie(struct sock *): the number that the kernel gave the socket, 0 for none."""
     names = ("socket_cookie",)
+    follows = True
     pure = True
     arguments = (Argument("any", "socket"),)
     returns = UINT64

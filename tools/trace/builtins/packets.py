@@ -28,6 +28,7 @@ class _Skboutput(Builtin):
 
     The kernel copies packets to perf buffers only, so a script that has this writes all of its records to those."""
     names = ("skboutput",)
+    follows = True
     arguments = (Argument("literal string", "file"), Argument("any", "skb"), Argument("integer", "length"),
                  Argument("literal integer", "offset"))
     returns = UINT32
