@@ -150,19 +150,23 @@ def flavours(btf, name):
     return sorted(result)
 
 
-def rewrite(btf, change):
+def rewrite(btf, change, more=(), more_strings=b""):
     """The bytes of this BTF (no split one) with each Record passed through `change`, which gives
-    (name offset or None to keep it, kind, vlen, flag, rest, words). Ids and strings stay."""
+    (name offset or None to keep it, kind, vlen, flag, rest, words). Ids and strings stay; `more` types of the same
+    form, with a name offset each, and strings go behind them."""
     numbers = {name: number for number, name in enumerate(KINDS)}
     out = []
-    for type_id in range(1, btf.count):
-        at = btf._word(type_id)
-        name, kind, vlen, flag, rest, words = change(record(btf, type_id))
+
+    def pack(at, name, kind, vlen, flag, rest, words):
         try:
             out.append(struct.pack("=III%dI" % len(words), btf._words[at] if name is None else name,
                                    flag << 31 | numbers[kind] << 24 | vlen, rest, *words))
         except struct.error:
             raise btf._error(at, "the %s needs numbers of more than 32 bits" % kind) from None
+    for type_id in range(1, btf.count):
+        pack(btf._word(type_id), *change(record(btf, type_id)))
+    for each in more:
+        pack(None, *each)
     types = b"".join(out)
-    strings = btf._data[btf._string_start:btf._string_stop]
+    strings = bytes(btf._data[btf._string_start:btf._string_stop]) + more_strings
     return struct.pack("=HBBIIIII", 0xeb9f, 1, 0, 24, 0, len(types), len(types), len(strings)) + types + strings

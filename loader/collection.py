@@ -86,7 +86,8 @@ class ObjectProgram:
             if features.has_link("uprobe_multi"):       # all its places by one link
                 options["expected_attach_type"] = "trace_uprobe_multi"
         if owner.btf is not None and linked.func_info[0]:
-            options.update(btf=owner.btf, func_info=linked.func_info, line_info=linked.line_info)
+            options.update(btf=owner.btf, func_info=owner.func_info(linked.func_info, self.type),
+                           line_info=linked.line_info)
         module = None
         if self.type == "struct_ops":
             module = self._struct_ops(options)
@@ -266,7 +267,7 @@ class Object:
     (BtfObject or None). Errors: ElfError and ObjectError about the file, KernelError about the kernel."""
 
     def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None):
-        self.file, self.pin_root, self.btf = file, pin_root, None
+        self.file, self.pin_root, self.btf, self._clones = file, pin_root, None, None
         self.name = name if name is not None else re.sub(r"\..*", "", os.path.basename(file.path))
         self._btf_path, self._options = btf_path, kconfig
         self.externs = Externs(file)
@@ -422,15 +423,22 @@ class Object:
     def _load_btf(self):
         if self.file.btf is None or self.btf is not None:
             return
+        from . import arg_ctx
         from .btf import BtfObject
         from .object_btf import for_kernel, has_kind
         if not has_kind("func"):
             return
+        clones = arg_ctx.Clones(self.file, {program.type for program in self.programs.values()})
+        self._clones = clones if clones.ids and not arg_ctx.known() else None
         try:
-            self.btf = BtfObject.load(for_kernel(self.file, self.externs))
+            self.btf = BtfObject.load(for_kernel(self.file, self.externs, clones=self._clones))
         except KernelError as error:
             # programs and most maps do without; what cannot says so itself
             self.btf_error = error
+
+    def func_info(self, info, type):
+        """func_info of a program of this type, (record size, records), as the kernel takes it with `btf`."""
+        return info if self._clones is None else self._clones.func_info(info, type)
 
     def _fill(self, target):
         if target.map is None:

@@ -40,9 +40,11 @@ def has_kind(name):
     return True
 
 
-def for_kernel(file, externs, has=has_kind):
-    """The bytes of the object's BTF, changed as said above; `externs` is the Externs of the file."""
-    return raw.rewrite(file.btf, _Changes(file, externs, has).change)
+def for_kernel(file, externs, has=has_kind, clones=None):
+    """The bytes of the object's BTF, changed as said above; `externs` is the Externs of the file, `clones` the
+    arg_ctx.Clones that are added to it."""
+    more = (clones.records, clones.strings) if clones is not None else ()
+    return raw.rewrite(file.btf, _Changes(file, externs, has).change, *more)
 
 
 class _Changes:

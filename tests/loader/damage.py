@@ -16,6 +16,7 @@ from rawbpf.elf.bpf_object import BpfObjectFile
 from rawbpf.elf.image import ElfError
 from rawbpf.elf.object_linker import link
 from rawbpf.loader import Object, ObjectError, ksyms
+from rawbpf.loader.arg_ctx import Clones
 from rawbpf.loader.object_btf import for_kernel
 from tests.bpfcc import compile_bpf
 
@@ -50,7 +51,9 @@ def exercise(data):
     if made:
         obj = made[0]
         if obj.file.btf is not None:
-            found.append(_errors(lambda: for_kernel(obj.file, obj.externs, lambda name: name != "enum64")))
+            types = {program.type for program in obj.programs.values()}
+            found.append(_errors(lambda: for_kernel(obj.file, obj.externs, lambda name: name != "enum64",
+                                                    Clones(obj.file, types))))
         for variables in (obj.rodata, obj.bss, obj.data, obj.arena):
             found.append(_errors(lambda: list(variables.items())))
         for program in obj.programs.values():

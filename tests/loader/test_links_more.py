@@ -1,15 +1,17 @@
 """Links and attachments of further kinds: sockets' maps, functions of programs, iterators over a map, order on a cgroup;
 maps by index."""
 
+import errno
 import os
 import socket
 import struct
 
 import pytest
 
-from rawbpf.loader import KernelError, Map, Program, features, kernel, ksyms, link, link_net
+from rawbpf.loader import KernelError, Map, Program, kernel, ksyms, link, link_net
 from rawbpf.loader.uapi import F_AFTER, F_BEFORE
 from tests.loader.code import EXIT, insn, load, lookup
+from tests.loader.interfaces import frames, pair
 from tests.loader.test_links import cgroup, counting, in_netns, loopback_up      # noqa: F401 (a fixture)
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
@@ -122,8 +124,41 @@ def test_netkit_needs_a_device():
         link_net.attach_netkit(program, lo, "netkit_primary")
     if kernel.release() < (6, 7):
         assert "needs Linux 6.7" in str(caught.value)
-    elif features.has_link("netkit"):
+    else:
         assert "interface" in str(caught.value)
+
+
+@pytest.mark.kernel(since="6.7")
+def test_netkit():
+    """Both ends of a pair have programs, by links on the first one; they run in their order until one drops."""
+    def body():
+        try:
+            one, two = pair("netkit", "nk0", "nk1")
+        except KernelError as error:
+            assert error.errno == errno.EOPNOTSUPP      # a kernel without CONFIG_NETKIT
+            assert "NETKIT=y" not in str(kernel.config())
+            return
+        (program, count), (other, others) = (counting("sched_cls", 0, expected_attach_type="netkit_primary"),
+                                             counting("sched_cls", 0, expected_attach_type="netkit_peer"))
+        dropping, dropped = counting("sched_cls", 2, expected_attach_type="netkit_primary")     # NETKIT_DROP
+        with link_net.attach_netkit(program, one, "netkit_primary") as first, \
+                link_net.attach_netkit(other, one, "netkit_peer") as peers:
+            assert (first.info().type, first.info().ifindex, first.info().attach_type) == ("netkit", one, "netkit_primary")
+            assert peers.info().attach_type == "netkit_peer"
+            assert (frames("nk0", "nk1"), count(), others()) == (5, 5, 0)
+            assert (frames("nk1", "nk0"), count(), others()) == (5, 5, 5)
+            with link_net.attach_netkit(dropping, one, "netkit_primary", F_BEFORE, first) as before:
+                assert link_net.prog_query(one, "netkit_primary").prog_ids == [
+                    dropping.info().id, program.info().id]
+                assert link_net.prog_query(one, "netkit_peer").prog_ids == [other.info().id]
+                assert (frames("nk0", "nk1"), count(), dropped()) == (0, 5, 5)
+                passing, passed = counting("sched_cls", -1, expected_attach_type="netkit_primary")      # NETKIT_NEXT
+                before.update(passing)
+                assert (frames("nk0", "nk1"), count(), dropped(), passed()) == (5, 10, 5, 5)
+            with pytest.raises(KernelError):
+                link_net.attach_netkit(program, two, "netkit_primary")       # the second end takes none
+        assert (frames("nk0", "nk1"), frames("nk1", "nk0"), others()) == (5, 5, 5)
+    in_netns(body)
 
 
 @pytest.mark.kernel(since="5.14")

@@ -1,11 +1,13 @@
 """struct_ops, arenas and USDT probes in objects that clang made; values from the fixtures' sources."""
 
 import socket
+import struct
 import subprocess
 
 import pytest
 
-from rawbpf.loader import KernelError, Object, ObjectError, kernel
+from rawbpf.loader import KernelError, Object, ObjectError, arg_ctx, kernel
+from rawbpf.loader.btf import BtfObject
 from tests.bpfcc import compile_bpf, compile_bpf_text
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel]
@@ -255,3 +257,29 @@ def test_usdt_arguments(compile_c):
             with pytest.raises(ObjectError, match="a probe is PATH:PROVIDER:NAME"):
                 obj.attach()
         process.stdin.close()
+
+
+@pytest.mark.parametrize("as_this_kernel", [True, False])
+def test_the_context_of_global_functions(as_this_kernel, monkeypatch):
+    """An argument is the context by its tag since 6.8; before, a second prototype of the function says so."""
+    assert arg_ctx.known() == (kernel.release() >= (6, 8))
+    if not as_this_kernel:
+        monkeypatch.setattr(arg_ctx, "known", lambda: False)
+    contexts = {"probe": "bpf_user_pt_regs_t", "sample": "bpf_perf_event_data", "raw": "bpf_raw_tracepoint_args",
+                "packet": "__sk_buff", "frame": "xdp_md"}
+    with Object.open(compile_bpf("arg_ctx.c")) as obj:
+        obj.load()
+        records = obj.maps["events"].reader()
+        for name, number in (("packet", 77), ("frame", 78)):
+            obj.programs[name].program.test_run(bytes(14))
+            assert struct.unpack_from("=i", next(iter(records)))[0] == number
+        if as_this_kernel and arg_ctx.known():
+            return
+        for name, context in contexts.items():
+            with BtfObject.from_id(obj.programs[name].program.info().btf_id) as btf:
+                types = btf.parse()
+            functions = [types.type(number) for _, number in obj.programs[name].program.func_info()]
+            assert len(functions) == (4 if name in ("probe", "sample", "raw") else 3)
+            for function in functions[1:]:
+                found = [each.type.target for each in function.parameters if hasattr(each.type, "target")]
+                assert [(each.kind, each.name) for each in found] == [("struct", context)]
