@@ -9,8 +9,8 @@ from .frame import LIMIT, layout
 from .instruction import MapRef
 from .layout import tidy
 from .lower import lower
-from .passes import optimise
 from .regalloc import allocate
+from .unroll import optimised
 
 Code = namedtuple("Code", "instructions spans maps stack_depth functions")
 Code.__doc__ = """Compiled code: the main function first, then those it refers to.
@@ -67,7 +67,7 @@ def _deepest(name, depths, callees, callers):
 def _compile_one(function, level, main):
     function = clone(function)
     reachable(function)
-    optimise(function, level, main)
+    function = optimised(function, level, main)
     lower(function, level)
     registers = allocate(function)
     tidy(function, registers)

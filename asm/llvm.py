@@ -98,6 +98,24 @@ class _Lifetimes:
         return marks
 
 
+def _from(framed, operand):
+    return operand in framed if isinstance(operand, Value) else isinstance(operand, tuple) and operand[0] == "stack"
+
+
+def _stack_addresses(function):
+    """The values that can be the address of a slot, or of something within it."""
+    framed, more = set(), True
+    while more:
+        before = len(framed)
+        for block in function.blocks:
+            for op in block.ops:
+                if (op.kind == "copy" or op.kind == "alu" and op.info[0] in "+-" and op.info[1] == 64) and \
+                        any(_from(framed, x) for x in op.args):
+                    framed.add(op.dst)
+        more = len(framed) > before
+    return framed
+
+
 class _Body:
     def __init__(self, module, function, main):
         self.module, self.main = module, main
@@ -121,6 +139,7 @@ class _Body:
                         values[v.n] = v
         for v in function.params:
             values[v.n] = v
+        self.framed = _stack_addresses(function)
         # No tables: they would be in a section of data, where the program has only its maps.
         head = "define %s i64 @\"%s\"(%s) %s\"no-jump-tables\"=\"true\" {" % ("" if self.main else "internal", function.name, ", ".join(
             "i64 %%p%d" % i for i in range(len(function.params))), "" if self.main else "noinline ")
@@ -195,6 +214,10 @@ class _Body:
 
     def _alu(self, op):
         operator, width = op.info
+        if operator == "+" and width == 64:
+            for address, distance in (op.args, op.args[::-1]):
+                if _from(self.framed, address):
+                    return self._moved(address, distance)
         a, b = (self.narrow(self.operand(x), width) for x in op.args)
         t = "i%d" % width
         if operator in _BINARY:
@@ -205,6 +228,12 @@ class _Body:
         else:
             r = self.division(operator, a, b, t, width)
         return self.widen(r, width)
+
+    def _moved(self, address, distance):
+        """A stack address and a distance: as an addition of numbers LLVM would make it `|`, as the slot's alignment
+        leaves the low bits free, and the verifier takes no pointer there."""
+        moved = self.new("getelementptr i8, ptr %s, i64 %s" % (self.pointer(address), self.operand(distance)))
+        return self.new("ptrtoint ptr %s to i64" % moved)
 
     def division(self, operator, a, b, t, width):
         """Division and remainder as BPF has them: by 0 they are 0 and a, of the least number by -1 its negative."""

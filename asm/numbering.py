@@ -470,7 +470,11 @@ class _Walk:
         if known:
             for there, length in list(known):
                 if there < at + size and at < there + length:
-                    del known[there, length]
+                    value = known.pop((there, length))
+                    if type(value) is int and length > 1:
+                        for i, byte in enumerate(_bytes(value, length), there):
+                            if not at <= i < at + size:
+                                known[i, 1] = byte
         if type(key) is not Value:
             if key in self.escaped:
                 self._forget_others(key)
@@ -494,7 +498,10 @@ class _Walk:
             low = self._low(value, 8 * size)
             if low is not value:
                 op.args, value = (op.args[0], low), low
-        if self.memory.get(key, {}).get((at, size)) == value:
+        known = self.memory.get(key, {})
+        if known.get((at, size)) == value:
+            return
+        if type(value) is int and type(key) is not Value and _within(known, at, size) == value & (1 << 8 * size) - 1:
             return
         self._forget(key, at, size)
         if type(value) is int or type(value) is Value:
@@ -530,9 +537,19 @@ class _Walk:
 
 
 def _within(known, at, size):
-    """The number in these bytes, if they are part of a wider one that is known; else None."""
+    """The number in these bytes, if numbers are known in all of them; else None."""
+    data, seen = bytearray(size), set()
     for (there, length), value in known.items():
-        if there <= at and at + size <= there + length and type(value) is int:
-            low = at - there if sys.byteorder == "little" else there + length - at - size
-            return value >> 8 * low & (1 << 8 * size) - 1
+        if type(value) is int and there < at + size and at < there + length:
+            for i, byte in enumerate(_bytes(value, length), there - at):
+                if 0 <= i < size:
+                    seen.add(i)
+                    data[i] = byte
+            if len(seen) == size:
+                return int.from_bytes(data, sys.byteorder)
     return None
+
+
+def _bytes(value, length):
+    """What a store of `length` bytes of the number leaves in memory."""
+    return (value & (1 << 8 * length) - 1).to_bytes(length, sys.byteorder)

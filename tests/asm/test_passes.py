@@ -1,5 +1,7 @@
 """Each pass alone, on the smallest function that shows what it is for; and the code that comes out."""
 
+import sys
+
 import pytest
 
 from rawbpf.asm import AsmError, Instruction, MapRef, code_info, compile_function, disassemble, ir
@@ -439,3 +441,55 @@ def test_an_offset_that_no_instruction_holds():
     f.store(f.map_value("m"), 40000, 1, 8)
     f.ret(f.load(f.map_value("m"), 40000, 8))
     assert [line for line in code(f) if "u64" in line] == ["*(u64 *)(r1 +0) = 1"] and "r1 += 40000" in code(f)
+
+
+def test_a_number_put_together_from_several_stores_is_known():
+    """The bytes of a wider load may come from narrower stores, or be what one left of a wider."""
+    f = start()
+    text, wide = f.slot(4, 4), f.slot(8)
+    for i, byte in enumerate(b"abc\0"):
+        f.store(text, i, byte, 1)
+    f.store(wide, 0, 0x0101010101010101, 8)
+    f.store(wide, 7, 0, 1)
+    expected = int.from_bytes(b"abc\0", sys.byteorder) + int.from_bytes(b"\1" * 7 + b"\0", sys.byteorder)
+    f.ret(f.alu("+", f.load(text, 0, 4), f.load(wide, 0, 8)))
+    assert code(f) == ["r0 = %#x ll" % expected, "exit"]
+
+
+def compared(second, rounds=3):
+    """A loop over the bytes of two texts: the difference of the first that differ."""
+    f = start()
+    a, b = f.slot(8), f.slot(8)
+    f.store(a, 0, int.from_bytes(b"abcdefgh", sys.byteorder), 8)
+    f.store(b, 0, second(f), 8)
+    head, differ, same, end = (f.block(name) for name in ("head", "differ", "same", "end"))
+    i, result = f.variable(), f.variable()
+    f.set(i, 0)
+    f.set(result, 0)
+    f.jump(head)
+    f.position(head)
+    x, y = (f.load(f.alu("+", f.address(slot), i), 0, 1) for slot in (a, b))
+    f.branch("==", x, y, same, differ)
+    f.position(differ)
+    f.set(result, f.alu("-", x, y))
+    f.jump(end)
+    f.position(same)
+    f.set(i, f.alu("+", i, 1))
+    f.branch("<", i, rounds, head, end)
+    f.position(end)
+    f.ret(result)
+    return f
+
+
+@pytest.mark.parametrize("text, rounds, result", [
+    (b"abcdefgh", 3, 0), (b"abxdefgh", 2, 0), (b"abxdefgh", 3, ord("c") - ord("x")), (b"abcdefga", 8, ord("h") - ord("a"))])
+def test_a_short_loop_over_what_is_known_is_gone(text, rounds, result):
+    made = code(compared(lambda f: int.from_bytes(text, sys.byteorder), rounds))
+    assert made == ["r0 = %d" % result, "exit"]
+
+
+def test_a_loop_that_is_not_decided_stays():
+    """Of a long one, or one over what nobody knows, no round is written out."""
+    for unknown in (compared(lambda f: f.call("bpf_ktime_get_ns")), compared(lambda f: 0, 1000)):
+        made = code(unknown)
+        assert len(made) < 25 and sum(line.startswith("if") for line in made) == 2
