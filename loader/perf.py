@@ -198,6 +198,9 @@ def _why(attr, code, pid):
     none = (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV)
     if attr.fields["type"] in (TYPE_HARDWARE, TYPE_HW_CACHE) and code in none + (errno.EINVAL,):
         return "this machine has no such hardware counter (virtual machines often have none)"
+    if code == errno.E2BIG:
+        field, version = ("config4", (6, 19)) if attr.fields.get("config4") else ("config3", (6, 3))
+        return since(version, field) or "this kernel's struct perf_event_attr has no %s" % field
     if attr.fields["type"] == TYPE_BREAKPOINT and code == errno.ENOSPC:
         return "all debug registers are in use"
     if attr.fields["type"] > TYPE_BREAKPOINT and attr.what.startswith("event ") and code in none + (errno.EINVAL,):

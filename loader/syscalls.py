@@ -171,7 +171,9 @@ PERF_EVENT_ATTR = Layout(
     "u64 read_format, u64 flags, u32 wakeup_events|wakeup_watermark, u32 bp_type,"
     "u64 bp_addr|kprobe_func|uprobe_path|config1, u64 bp_len|kprobe_addr|probe_offset|config2,"
     "u64 branch_sample_type, u64 sample_regs_user, u32 sample_stack_user, s32 clockid,"
-    "u64 sample_regs_intr, u32 aux_watermark, u16 sample_max_stack, u16 reserved_2")
+    "u64 sample_regs_intr, u32 aux_watermark, u16 sample_max_stack, u16 reserved_2,"
+    "u32 aux_sample_size, u32 reserved_3, u64 sig_data, u64 config3, u64 config4")
+PERF_ATTR_SIZE_VER5 = 112   # up to reserved_2; config3 came with 6.3 (136), config4 with 6.19 (144)
 
 # bits of perf_event_attr.flags
 ATTR_DISABLED, ATTR_INHERIT, ATTR_EXCLUDE_USER, ATTR_EXCLUDE_KERNEL = 1 << 0, 1 << 1, 1 << 4, 1 << 5
@@ -248,8 +250,11 @@ def obj_info(fd, layout, **buffers):
 
 
 def perf_event_open(attr, pid, cpu, group_fd=-1, flags=0):
-    """perf_event_open(2); attr is a bytearray of PERF_EVENT_ATTR."""
-    PERF_EVENT_ATTR.set(attr, "size", len(attr))
+    """perf_event_open(2); attr is a bytearray of PERF_EVENT_ATTR. Later fields are given only where they say something."""
+    size = len(attr)
+    while size > PERF_ATTR_SIZE_VER5 and not any(attr[size - 8:size]):
+        size -= 8
+    PERF_EVENT_ATTR.set(attr, "size", size)
     return _invoke(_number(1), address(attr), pid, cpu, group_fd, flags | PERF_FLAG_FD_CLOEXEC)
 
 

@@ -166,7 +166,7 @@ class Pmu(PerfSource):
         return 1000000
 
     def config(self, event):
-        """(type, {"config": ..., "config1": ..., "config2": ...}) of "device/terms/"."""
+        """(type, {"config": ..., "config1": ..., ...}) of "device/terms/"."""
         device, slash, rest = event.partition("/")
         if not slash or not rest.endswith("/") or not rest[:-1]:
             raise SourceError("%s: an event is written as DEVICE/EVENT/ or DEVICE/TERM=VALUE,.../" % event,
@@ -180,7 +180,7 @@ class Pmu(PerfSource):
         values = {}
         for term in rest[:-1].split(","):
             values.update(self._term(device, term))
-        fields = {"config": 0, "config1": 0, "config2": 0}
+        fields = dict.fromkeys(_PLAIN, 0)
         for name, value in values.items():
             if value is None:
                 raise SourceError("%s needs a value for %s, as in pmu:%s,%s=0x1/"
@@ -232,7 +232,7 @@ class Pmu(PerfSource):
         return None
 
 
-_PLAIN = ("config", "config1", "config2")
+_PLAIN = ("config", "config1", "config2", "config3", "config4")
 
 
 def _value(text, device, name):
