@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests import peers
 from tests.debian import CACHE, DebianError
 from tests.vm import guest
 from tests.vm.kernels import ARM64, SUITES, arm64, kernel, modules
@@ -39,7 +40,9 @@ def parse(argv):
     parser.add_argument("--shell", metavar="COMMAND", help="run a command instead of the tests")
     parser.add_argument("--add", action="append", default=[], metavar="PATH[=PLACE]",
                         help="another file or folder of this host for the guest")
-    parser.add_argument("--peers", action="store_true", help="the reference bpftrace is a command in the guest")
+    parser.add_argument("--peer", action="append", default=[], choices=peers.PACKAGES,
+                        help="a reference tool that is a command in the guest; tests marked peer run too")
+    parser.add_argument("--peers", action="store_const", dest="peer", const=peers.PACKAGES, help="each of them")
     parser.add_argument("--fast", action="store_true", help="without the tests that are marked slow")
     parser.add_argument("--fetch", action="store_true", help="download the newest kernels, and stop")
     parser.add_argument("--jobs", type=int, default=2, help="guests at a time (default: 2)")
@@ -47,7 +50,8 @@ def parse(argv):
     parser.add_argument("paths", nargs="*", help="test files or folders (default: all)")
     options = parser.parse_args(argv)
     chosen = options.kernel or ["all"]
-    options.marks = f"({MARKS}) and not slow" if options.fast else MARKS
+    marks = f"{MARKS} or (root and peer)" if options.peer else MARKS
+    options.marks = f"({marks}) and not slow" if options.fast else marks
     options.kernel = list(SUITES) if "all" in chosen else list(dict.fromkeys(chosen))
     return options
 
@@ -129,7 +133,7 @@ def main(argv):
     command = guest_command(options)
     with tempfile.TemporaryDirectory(prefix="rawbpf-vm-") as folder:
         extra = [tuple(pair.partition("=")[::2]) if "=" in pair else (pair, None) for pair in options.add]
-        extra += guest.reference() if options.peers else []
+        extra += guest.reference(options.peer)
         extra += guest.bpftrace_tools() if "test_bpftrace_tools" in command else []
         initrds = {}
         for series in options.kernel:

@@ -54,14 +54,17 @@ def pack(path, extra=(), series=""):
         image.close()
 
 
-def reference():
-    """`(file, place)` of the reference bpftrace and what it loads: in the guest it is the command bpftrace."""
-    linker, *rest = peers.command("bpftrace")
-    path, binary = rest[rest.index("--library-path") + 1:][:2]
-    listed = subprocess.run([linker, "--library-path", path, "--list", binary], capture_output=True, text=True, check=True)
-    found = re.findall(r"(\S+) => (\S+)", listed.stdout)
-    return [(linker, "/peers/ld.so"), (binary, "/peers/bpftrace"), *((file, "/peers/lib/" + name) for name, file in found),
-            (Path(__file__).parent / "bpftrace.sh", "/usr/bin/bpftrace")]
+def reference(tools):
+    """`(file, place)` of reference tools and what they load: in the guest they are commands (bpftrace, bpftool)."""
+    files = []
+    for tool in tools:
+        linker, *rest = peers.command(tool)
+        path, binary = rest[rest.index("--library-path") + 1:][:2]
+        listed = subprocess.run([linker, "--library-path", path, "--list", binary], capture_output=True, text=True, check=True)
+        files += [(linker, f"{peers.GUEST}/ld.so"), (binary, f"{peers.GUEST}/{tool}"),
+                  *((file, f"{peers.GUEST}/lib/{name}") for name, file in re.findall(r"(\S+) => (\S+)", listed.stdout)),
+                  (Path(__file__).parent / "peer.sh", f"/usr/bin/{tool}")]
+    return list(dict.fromkeys(files))
 
 
 def bpftrace_tools():

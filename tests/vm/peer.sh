@@ -1,0 +1,3 @@
+#!/bin/sh
+name=${0##*/}
+exec /peers/ld.so --argv0 "$name" --library-path /peers/lib "/peers/$name" "$@"
