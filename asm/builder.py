@@ -57,7 +57,9 @@ class Builder:
 
     def label(self, name=None):
         """Defines a label here; returns its name."""
-        name = name or self.new_label()
+        name = self.new_label() if name is None else name
+        if not isinstance(name, str) or not name:
+            raise AsmError("a label is a name, not %r" % (name,))
         if name in self._labels:
             raise AsmError("label %s is defined twice" % name)
         self._labels.add(name)
@@ -85,6 +87,8 @@ class Builder:
         self._emit(BPF_JMP | BPF_JCOND, ref=Label(target))
 
     def _branch(self, condition, target, invert=False):
+        if not isinstance(condition, Condition):
+            raise AsmError("%r is no condition, as r0 == 0 is one" % (condition,))
         op, a, b = condition.op, condition.a, condition.b
         if invert and op not in INVERTED:
             # No jump on "no bit in common": one over the other.
@@ -344,6 +348,8 @@ class Builder:
 
         Arguments are whatever `set` takes. Registers among them are moved as if all at once.
         """
+        if not isinstance(function, (str, int, FuncRef, KsymRef)) or isinstance(function, bool):
+            raise AsmError("a call takes the name or number of a helper, a FuncRef or a KsymRef, not %r" % (function,))
         self._arguments(arguments)
         if isinstance(function, FuncRef):
             self._emit(CALL, src=BPF_PSEUDO_CALL, ref=function)
@@ -400,7 +406,9 @@ class Builder:
             from .text import assemble
             other = assemble(other, strict=False).instructions()
         if not isinstance(other, Builder):
-            self._items.extend(other)
+            items = list(other) if hasattr(other, "__iter__") else [other]
+            for item in items:
+                self.raw(item)
             return self
         items, names = list(other._items), {}
         for item in items:
@@ -419,6 +427,8 @@ class Builder:
 
     def raw(self, instruction):
         """Any Instruction; a jump may have a Label as its ref."""
+        if not isinstance(instruction, Instruction):
+            raise AsmError("%r is no instruction" % (instruction,))
         self._items.append(instruction)
 
     def build(self):

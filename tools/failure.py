@@ -56,12 +56,45 @@ def number(text, largest, option, what="number"):
 
 
 def write_file(path, data):
-    """Writes what a command made; an error names the file."""
+    """Writes what a command made; an error names the file.
+
+    A regular file is replaced as a whole: of two that write it at once one wins, and whoever reads it meanwhile, or
+    after a failure, sees all of one or of the other. Anything else (a pipe, a device, a link) is written into.
+    """
+    import os
+    import stat
     try:
-        with open(path, "wb") as file:
-            file.write(data)
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            mode = None
+        if mode is not None and not stat.S_ISREG(mode) or not os.access(os.path.dirname(path) or ".", os.W_OK):
+            with open(path, "wb") as file:
+                file.write(data)
+            return
+        _replace(path, data, mode)
     except OSError as error:
         raise Failure("%s: %s" % (path, error.strerror)) from None
+
+
+def _replace(path, data, mode):
+    """A new file in the same folder takes the name; `mode`: of the file there was, or None."""
+    import os
+    import stat
+    if mode is not None:
+        with open(path, "ab"):
+            pass                    # whoever may not write it may not replace it
+    made = "%s.%d.new" % (path, os.getpid())
+    fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            if mode is not None:
+                os.fchmod(fd, stat.S_IMODE(mode))
+        os.rename(made, path)
+    except BaseException:
+        os.unlink(made)
+        raise
 
 
 _standard_input = []        # (the stream, its content): it can be read once

@@ -235,6 +235,8 @@ def test_a_builder_becomes_an_object():
     lambda b: (b.label("a"), b.label("a")), lambda b: bool(r1 == 2), lambda b: b.set(r1, u64[r2 + 40000]),
     lambda b: b.alu("**", r1, 2), lambda b: b.swap("be", r1, 8), lambda b: b.otherwise().__enter__(),
     lambda b: b.packet(u64), lambda b: b.packet(s16), lambda b: b.lddw(w1, 5), lambda b: b.lddw(r1, 1 << 64),
+    lambda b: b.call(3.5), lambda b: b.call(None), lambda b: b.label(5), lambda b: b.append(5), lambda b: b.append([5]),
+    lambda b: b.raw("exit"), lambda b: b.when(5).__enter__(), lambda b: b.jump("x", True),
     lambda b: b.addr_space_cast(w1, r2, 0, 1), lambda b: b.count(r1, 5, step=0).__enter__()])
 def test_misuse_is_an_error(wrong):
     with pytest.raises(AsmError):

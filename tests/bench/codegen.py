@@ -31,8 +31,8 @@ def count(code):
     return slot_numbers(code.instructions)[-1]
 
 
-def measure(pattern="*"):
-    """A Measured for each of the scripts in tests/tools/scripts."""
+def measure(pattern="*", every=1):
+    """A Measured for each of the scripts in tests/tools/scripts, or each third or so."""
     from rawbpf.loader import features
     from rawbpf.tools.trace.llvm import code_of
     from tests.cc import compile_c
@@ -43,7 +43,7 @@ def measure(pattern="*"):
         corpus.build(Path(folder), compile_c)
         os.chdir(folder)
         try:
-            for script in corpus.scripts(pattern):
+            for script in list(corpus.scripts(pattern))[::every]:
                 if script.later:
                     continue
                 programs = compiled(script)

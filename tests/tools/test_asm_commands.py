@@ -12,6 +12,7 @@ import pytest
 from rawbpf.asm import AsmError, assemble, decode, encode
 from rawbpf.tools import cli
 from rawbpf.tools.disasm import of_assembly
+from rawbpf.tools.failure import Failure, write_file
 from rawbpf.tools.objects import read_object
 
 RETURN_2 = bytes.fromhex("b700000002000000" "9500000000000000")     # r0 = 2; exit (RFC 9669)
@@ -92,6 +93,34 @@ def test_raw_goes_to_the_standard_output(run):
     status, out, _ = run("asm", "-", stdin=b"r0 = 2\nexit\n")
     assert status == 0 and decode(out) == decode(RETURN_2, "little")
     assert run("disasm", "-", stdin=out)[1] == b"   0: (b7) r0 = 2\n   1: (95) exit\n"
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    """Two writers, one reader: never a mixture, never a part; what is no regular file is written into."""
+    path, contents = tmp_path / "out", [bytes([n]) * 200_000 for n in (1, 2)]
+    path.write_bytes(contents[0])
+    path.chmod(0o640)
+    writers = []
+    for content in contents:
+        writers.append(os.fork())
+        if not writers[-1]:
+            try:
+                for _ in range(100):
+                    write_file(str(path), content)
+            finally:
+                os._exit(0)
+    while writers:
+        assert path.read_bytes() in contents
+        done, status = os.waitpid(-1, os.WNOHANG)
+        if done:
+            assert not status
+            writers.remove(done)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"] and path.stat().st_mode & 0o777 == 0o640
+    (tmp_path / "link").symlink_to(path)
+    write_file(str(tmp_path / "link"), b"through")
+    assert path.read_bytes() == b"through" and (tmp_path / "link").is_symlink()
+    with pytest.raises(Failure, match="No such file"):
+        write_file(str(tmp_path / "none" / "out"), b"")
 
 
 def test_several_files_are_one(run, tmp_path):

@@ -115,7 +115,7 @@ def test_load_says_what_it_did_not_attach(rawbpf, tmp_path):
      "ERROR: cannot run 'no-such-command-here': not found in PATH\n"),
     (["trace", "-c", "/etc/passwd", "-e", "BEGIN {}"], "ERROR: cannot run '/etc/passwd': it is not executable\n"),
     (["trace", "-c", "'unfinished", "-e", "BEGIN {}"],
-     "ERROR: cannot split the command \"'unfinished\": no closing quotation\n"),
+     "ERROR: cannot run ''unfinished': not found in PATH\n"),
     (["trace", "-c", "", "-e", "BEGIN {}"], "ERROR: the command is empty\n"),
     (["trace", "-l", "-q"], "ERROR: -l does not go with '--quiet'\n"),
     (["trace", "-l", "a:*", "b:*"], "ERROR: -l takes one pattern, got a:* b:*\n"),

@@ -37,10 +37,12 @@ def test_a_command_waits_and_then_runs(tmp_path):
     child.close()
 
 
-def test_words_are_split_as_a_shell_does():
-    assert split_command("a 'b c' \"d'e\" f\\ g") == ["a", "b c", "d'e", "f g"]
+def test_words_are_split_at_spaces_unless_quotes_hold_them_together():
+    """Quotes around no space are part of the word, as with bpftrace."""
+    assert split_command("a 'b c'  \"d'e\" f\\ g 'h' it's \"i j\"k") == ["a", "b c", "\"d'e\"", "f g", "'h'", "it's", "i jk"]
+    assert split_command("a 'b c") == ["a", "'b", "c"]
     with pytest.raises(ChildError):
-        split_command("a 'b")
+        split_command("  ")
 
 
 def test_commands_are_looked_up_as_a_shell_does(tmp_path, monkeypatch):
