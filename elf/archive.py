@@ -26,8 +26,8 @@ class Archive:
             raise ElfError(path, None, str(error)) from None
 
     def place(self, name):
-        """(offset, size) of a member's bytes in the file; KeyError when there is none; ElfError when it cannot be run from
-        there."""
+        """(offset, size) of a member's bytes in the file; KeyError when there is none; ElfError when they are not there as
+        they are. Only what begins on a page boundary can be mapped, and run."""
         entry = self.entries[name]
         lengths = b""
         if entry.header_offset >= 0:
@@ -38,11 +38,7 @@ class Archive:
             raise ElfError(self.path, entry.header_offset, "%s lies outside the file" % name)
         if entry.compress_type != zipfile.ZIP_STORED:
             raise ElfError(self._shown(name), None, "is compressed in its archive, so no process can run it from there")
-        base = entry.header_offset + 30 + sum(struct.unpack("<HH", lengths))
-        if base % PAGE:
-            raise ElfError(self._shown(name), None, "does not begin on a page boundary of its archive, so no process can run "
-                                                    "it from there")
-        return base, entry.file_size
+        return entry.header_offset + 30 + sum(struct.unpack("<HH", lengths)), entry.file_size
 
     def _shown(self, name):
         return "%s!/%s" % (self.path, name)
@@ -52,7 +48,11 @@ class Archive:
         base, size = self.place(name)
         try:
             with open(self.path, "rb") as file:
-                data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=base)
+                if base % PAGE:
+                    file.seek(base)
+                    data = file.read(size)
+                else:
+                    data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=base)
         except (OSError, ValueError, OverflowError) as error:
             raise ElfError(self._shown(name), None, str(error)) from None
         image = Image(data, self._shown(name))
@@ -68,7 +68,7 @@ class Archive:
                 continue
             try:
                 base, size = self.place(name)
-                if base <= offset < base + size:
+                if base <= offset < base + size and base % PAGE == 0:
                     if name not in self._symbols:
                         self._symbols[name] = Symbols(self.image(name))
                     return self._symbols[name]

@@ -64,6 +64,22 @@ def resolve(instructions, maps):
     return encode(ready), modules
 
 
+def digest(instructions):
+    """The SHA-256 by which the kernel knows a program: of its instructions, without the descriptors of maps."""
+    import hashlib
+    from rawbpf.asm import MapRef
+    code, modules = resolve(instructions, {each.ref.name: 0 for each in instructions if isinstance(each.ref, MapRef)})
+    for each in modules:
+        each.close()
+    out, second = bytearray(code), False
+    for at in range(0, len(out), 8):
+        of_map = not second and out[at] == 0x18 and out[at + 1] >> 4 in (PSEUDO_MAP_FD, PSEUDO_MAP_VALUE)
+        if of_map or second:
+            out[at + 4:at + 8] = bytes(4)
+        second = of_map
+    return hashlib.sha256(out).digest()
+
+
 def _kern_version():
     """LINUX_VERSION_CODE, which kprobe programs must state before 5.0."""
     major, minor, patch = kernel.release()
@@ -84,7 +100,7 @@ class Program(BpfObject):
     def load(cls, type, instructions, *, name="", license="GPL", maps=None,
              expected_attach_type=None, attach_btf_id=0, attach_prog=None, attach_btf_obj=None,
              flags=0, ifindex=0, btf=None, func_info=(0, b""), line_info=(0, b""), fd_array=(),
-             bind_fd_array=False, token=None, log_level=0, log_size=_LOG_FIRST, log_end=False):
+             bind_fd_array=False, token=None, log_level=0, log_size=_LOG_FIRST, log_end=False, log_max=LOG_MAX):
         """Loads instructions (a list of asm.Instruction or encoded bytes).
 
         type, expected_attach_type: names of PROG_TYPES and ATTACH_TYPES. maps: name -> Map, for the
@@ -93,8 +109,8 @@ class Program(BpfObject):
         BTF objects referred to by index (5.14+), bound to the program with bind_fd_array (6.14+).
         token: a kobject.Token that delegates the permission (6.9+).
         log_level: 1 or 2 keep the log of a program that loads in `.log`; +4 for statistics. log_size: bytes to begin
-        with; log_end: where the kernel (6.4+) keeps the end of a log that is longer, that is enough, and no larger
-        buffer is tried. A log that is cut makes the kernel refuse any program: VerifierError with errno ENOSPC.
+        with, log_max: the most; log_end: where the kernel (6.4+) keeps the end of a log that is longer, that is enough, and
+        no larger buffer is tried. A log that is cut makes the kernel refuse any program: VerifierError with errno ENOSPC.
 
         VerifierError when the verifier refuses, KernelError when the kernel does otherwise.
         """
@@ -127,11 +143,12 @@ class Program(BpfObject):
         if attach_prog is not None or attach_btf_obj is not None:
             fields["attach_prog_fd"] = fd_of(attach_prog if attach_prog is not None else attach_btf_obj)
         call = "load of %s program%s" % (type, " " + name if name else "")
-        fd, log, error = _load_with_memlock(fields, log_level, log_size, log_end)
+        log_size = min(log_size, log_max)
+        fd, log, error = _load_with_memlock(fields, log_level, log_size, log_end, log_max)
         if error is None:
             return cls(fd, type, name, log)
         if not log and not log_level:  # again, to hear why
-            fd, log, second = _load(fields, 1, log_size)
+            fd, log, second = _load(fields, 1, log_size, log_end, log_max)
             if second is None:
                 return cls(fd, type, name, "")
         raise _refusal(call, error, log, type, code, instructions, expected_attach_type)
@@ -335,7 +352,7 @@ def _test_run_text(type, code, data, ctx):
     return ""
 
 
-def _load(fields, log_level, log_size, log_end=False):
+def _load(fields, log_level, log_size, log_end, log_max):
     """(fd, log, error): one of fd and error. The log buffer grows until the log fits, or its end (log_end)."""
     if not log_level:
         try:
@@ -352,18 +369,18 @@ def _load(fields, log_level, log_size, log_end=False):
             fd, error = -1, caught
         # 6.4+ keeps the end of a log that is too long, says its true size and still ENOSPC.
         wanted = syscalls.ATTR["prog_load"].get(attr, "log_true_size")
-        if error is not None and error.errno == errno.ENOSPC and log_size < LOG_MAX and not (log_end and wanted):
-            log_size = min(max(log_size * 4, wanted), LOG_MAX)
+        if error is not None and error.errno == errno.ENOSPC and log_size < log_max and not (log_end and wanted):
+            log_size = min(max(log_size * 4, wanted), log_max)
             continue
         end = log.find(b"\0")
         return fd, log[:end if end >= 0 else len(log)].decode("utf-8", "replace"), error
 
 
-def _load_with_memlock(fields, log_level, log_size, log_end):
-    fd, log, error = _load(fields, log_level, log_size, log_end)
+def _load_with_memlock(fields, log_level, log_size, log_end, log_max):
+    fd, log, error = _load(fields, log_level, log_size, log_end, log_max)
     if error is not None and error.errno == errno.EPERM and kernel.charges_memlock():
         if kernel.raise_memlock():
-            fd, log, error = _load(fields, log_level, log_size, log_end)
+            fd, log, error = _load(fields, log_level, log_size, log_end, log_max)
     return fd, log, error
 
 

@@ -140,6 +140,7 @@ class Point:
     has_retval = False
     cookies = False
     once = False  #: the kernel runs a program at most once an event: to count it twice takes two programs
+    own = False  #: an event that the session itself makes happen, on one CPU: there are none after exit()
     signal = 0  #: with when == "signal": the signal's number
     last_first = False  #: of several programs on one event, the kernel runs the last attached first
     func = None  #: name of the probed function, where there is one

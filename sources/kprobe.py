@@ -57,14 +57,25 @@ class Kprobe(Source):
         require_kprobes()
 
     def expand(self, spec, target):
-        points = self._expand(spec)
+        try:
+            points = self._expand(spec)
+        except SourceError as error:
+            if target.unsafe and error.missing and not has_wildcard(spec.function):
+                error.reason = "Unable to attach probe: %s: there is no such function" % ":".join(
+                    filter(None, (self.shown, spec.module, spec.function)))
+            raise
         if kallsyms.TRACEABLE_FILE and spec.function and not any(spec.function == name for name, _ in kallsyms.traceable()
                                                                  or ()) and not has_wildcard(spec.function):
             if not target.unsafe:
                 raise _missing(self, spec)
             for point in points:
                 point.warning = NOT_TRACEABLE % spec.function
-        require_kprobes()
+        try:
+            require_kprobes()
+        except SourceError as error:
+            pattern = has_wildcard(spec.function)
+            raise SourceError(error.reason if pattern else "Unable to attach probe: %s: %s" % (points[0].name, error.reason),
+                              missing=pattern, pattern=pattern) from None
         return points
 
     def _expand(self, spec):
@@ -285,7 +296,7 @@ class KprobePoint(RegistersPoint):
 
     @property
     def name(self):
-        text = self.function or "0x%x" % self.address
+        text = self.function or "%d" % self.address
         if self.offset:
             text += "+%d" % self.offset
         return ":".join(filter(None, (self.source.shown, self.module, text)))

@@ -17,6 +17,7 @@ class Binary:
     it begins in the file at `path`: not 0 for a library in a zip archive."""
 
     base = 0
+    warning = ""  #: what a person should know about probes on it
     flat = False  #: bytes of code and nothing else: addresses are offsets
 
     def __init__(self, shown, path):
@@ -96,7 +97,7 @@ class Archived(Binary):
     dynamic linker of some systems maps it: "app.apk!/lib/libx.so"."""
 
     def __init__(self, shown, archive, member):
-        from rawbpf.elf.archive import Archive
+        from rawbpf.elf.archive import PAGE, Archive
         from rawbpf.elf.image import ElfError
 
         super().__init__(shown, archive)
@@ -107,6 +108,8 @@ class Archived(Binary):
         except (ElfError, OSError) as error:
             raise SourceError(str(error)) from None
         self.base = self._image.file_base
+        if self.base % PAGE:
+            self.warning = "%s does not begin on a page boundary of its archive: no process can run it from there" % shown
 
 
 def resolve(name, target=Target()):

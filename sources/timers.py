@@ -148,6 +148,8 @@ def _explain(point, error):
 
 
 class IntervalPoint(TimerPoint):
+    own = True
+
     def places(self):
         return super().places()[:1]
 

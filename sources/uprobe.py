@@ -92,6 +92,8 @@ class Uprobe(Source):
             points += self._points(binary, spec, target, len(binaries) == 1)
         if not points:
             raise self._missing(binaries, spec)
+        for point in points:
+            point.warning = point.warning or point.binary.warning
         if (len(points) > 1 or not _perf_permitted()) and has_multi(target.pid):
             for point in points:
                 point.multi = True
@@ -99,7 +101,7 @@ class Uprobe(Source):
 
     def _points(self, binary, spec, target, only):
         if spec.address is not None:
-            return [self._place(binary, spec.text, spec.address, target)]
+            return [self._place(binary, "%d" % spec.address, spec.address, target)]
         if spec.source:
             return self._of_line(binary, spec, target)
         if spec.language:
@@ -121,7 +123,15 @@ class Uprobe(Source):
         if spec.offset and not target.unsafe:
             check_boundary(binary, symbol.value, spec.offset, "%s:%s" % (binary.shown, spec.text))
         text = spec.text if not spec.offset else "%s+%d" % (spec.function, spec.offset)
-        return [self._point(binary, text, symbol, spec.offset, target)]
+        return [self._sized(self._point(binary, text, symbol, spec.offset, target), target)]
+
+    def _sized(self, point, target):
+        """The point, which is not attached when nothing says where its function ends: what has no size may be data."""
+        symbol = point.symbol
+        if symbol is not None and not symbol.size and not point.offset and not target.unsafe:
+            point.refusal = ("Could not determine boundary for %s (symbol has size 0).\nUse --unsafe to force attachment. "
+                             "WARNING: This option could lead to data corruption in the target process." % symbol.name)
+        return point
 
     def _point(self, binary, text, symbol, offset, target):
         """A point at a symbol; of an indirect function, at the code it stands for."""
@@ -154,7 +164,7 @@ class Uprobe(Source):
         symbol, offset = found or (None, 0)
         if offset and not target.unsafe:
             check_boundary(binary, symbol.value, offset, "%s:%s" % (binary.shown, text))
-        return UprobePoint(self, binary, text, vaddr, offset, target.pid, symbol)
+        return self._sized(UprobePoint(self, binary, text, vaddr, offset, target.pid, symbol), target)
 
     def _of_line(self, binary, spec, target):
         if binary.dwarf is None:
@@ -373,9 +383,10 @@ def has_multi(pid=None):
 
 
 class UprobePoint(RegistersPoint):
-    """One place in one file. `text` is how it was named; `vaddr` its virtual address."""
+    """One place in one file. `text` is its name there, a number for an address; `vaddr` its virtual address."""
 
     program_type = "kprobe"
+    refusal = ""  #: why it is not attached, known beforehand
     user_space = True
     last_first = True
     ref_ctr_offset = 0
@@ -457,6 +468,9 @@ class UprobePoint(RegistersPoint):
         return key + (self.args_key(),) if args else key
 
     def attach(self, program, points, cookies=None):
+        for point in points:
+            if point.refusal:
+                raise SourceError(point.refusal)
         if self.multi:
             return attach_multi(program, points, cookies, self.at_return)
         from rawbpf.loader import perf

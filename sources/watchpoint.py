@@ -90,7 +90,7 @@ class WatchPoint(TimerPoint):
 
     @property
     def name(self):
-        return "watchpoint:%s:%d:%s" % (self.spec.text, self.spec.length, self.spec.mode)
+        return "watchpoint:%s:%d:%s" % (self.spec.text if self.spec.symbol else self.address, self.spec.length, self.spec.mode)
 
     def attr(self):
         from rawbpf.loader import perf

@@ -9,8 +9,7 @@ where the mirror carries sources). Each file of tests/runtime holds cases of lin
 tests/README.md describes them); a REGEX selects by "file.name". The cases' programs are compiled with gcc into
 the work folder. One line a file is printed, and what failed with the reason; `--log` has everything.
 
-LEFT_OUT names the cases that say nothing about the language or the kernel, one by one; OTHERWISE those where rawbpf
-does something else on purpose.
+LEFT_OUT names the cases that say nothing about the language or the kernel, one by one.
 """
 
 import argparse
@@ -46,19 +45,9 @@ LEFT_OUT = {
     "basic.it shows version": "the version of a program that is called bpftrace",
     "basic.non existent library include fails": "clang's message, with the name of a file that bpftrace makes for it",
     "btf.redefine_btf_type_missing_def": "clang's message: here BTF has the struct that the script does not define",
-    "builtin.log size too small": "the verifier's log that libbpf asks for; nothing is too small for ours",
     "interop.interop return types": "a C function of bpftrace's library that is there for this test",
     "other.named command line params aot": "bpftrace's ahead-of-time compiler, which links LLVM's output",
 }
-OTHERWISE = {
-    "json-output.join_delim": "-c splits its command by a shell's rules: quotes are not part of a word",
-    "other.bitfield_access_2": "signed bit fields have their sign",
-    "intcast.Sum casted retval": "the count of hits between exit() and the end: ours comes before the loop is over",
-    "probe.uprobe_zero_size": "a function whose symbol has no size can be probed at its start",
-    "probe.uprobe_zip_archive": "a library that no process can run from its archive is refused",
-}
-
-
 OURS = """#!%s
 import sys
 sys.path[1:1] = %r
@@ -425,7 +414,7 @@ def main(argv=None):
     statuses = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     table, log = collections.defaultdict(collections.Counter), open(options.log or os.devnull, "w")
     for case in chosen:
-        reason = None if options.command or options.reference else LEFT_OUT.get(case.name) or OTHERWISE.get(case.name)
+        reason = None if options.command or options.reference else LEFT_OUT.get(case.name)
         status, details = ("left out", reason) if reason else runner.run(case)
         statuses[case.name] = status
         table[case.suite][status] += 1

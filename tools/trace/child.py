@@ -40,12 +40,13 @@ def find_command(word):
 
 
 def split_command(command):
-    """The words of a command line, by the shell's quoting rules; raises ChildError."""
+    """The words of a command line; raises ChildError. bpftrace splits at spaces and knows no quotes: they stay as they are
+    in a word without spaces. Where they hold spaces together, the word is read by the shell's rules."""
+    import re
     import shlex
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ChildError("cannot split the command %r: %s" % (command, str(error).lower()))
+    words = []
+    for word in re.findall(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|\S)+""", command, re.S):
+        words += shlex.split(word) if re.search(r"\s", word) else [word]
     if not words:
         raise ChildError("the command is empty")
     return words

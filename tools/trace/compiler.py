@@ -66,6 +66,7 @@ class Compiler:
         self.zeros = 0
         self.scratch_size = {}
         self.extra_maps = {}
+        self.ending = False             # intervals look at the map `exiting`, which exit() sets
         self.point_texts = point_texts.PointTexts()
         self.defaults = False           # a map of which nothing else is known holds integers
         self._warned = set()
@@ -86,6 +87,7 @@ class Compiler:
             units = self._units()
             self._resolve(units)
             self._plan_maps(units)
+            self._plan_exit(units)
             programs = self._programs(units)
         self.diagnostics.check()
         return self._compiled(programs)
@@ -324,6 +326,14 @@ class Compiler:
                             used[node.name] = True
         for name, var in sorted(self.maps.items()):
             self.storage[name] = maps.plan(self, var, used[name])
+
+    def _plan_exit(self, units):
+        """After exit() no interval comes: until the session has heard of it, its programs end at once."""
+        self.ending = any(unit.point.own for unit in units) and any(
+            getattr(builtins.lookup(node.name), "ends", False) for unit in units for node in unit.probe.block.walk()
+            if isinstance(node, ast.Call))
+        if self.ending:
+            self.add_kernel_map(KernelMap("exiting", "array", 4, 8, 1))
 
     def add_kernel_map(self, map):
         self.extra_maps[map.name] = map

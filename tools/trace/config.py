@@ -106,7 +106,7 @@ class Config:
     def __init__(self, environment=None):
         for name, (default, _) in SETTINGS.items():
             setattr(self, name, default)
-        self._fixed = set()
+        self._fixed, self.given = set(), set()      # what the environment has set; what anything has
         for name in [*SETTINGS, *RENAMED] if environment else ():
             value = environment.get("BPFTRACE_" + name.upper())
             if value is not None:
@@ -128,6 +128,7 @@ class Config:
         if name not in SETTINGS:
             raise ConfigError("%s: not a known configuration option" % key)
         value = SETTINGS[name][1](key, value)
+        self.given.add(name)
         if name not in self._fixed:
             setattr(self, name, value)
         return "%s has been renamed, please use %s" % (key, name) if key.lower() in RENAMED else ""

@@ -58,10 +58,14 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
             self.result = f.variable()      # what the program returns
             f.set(self.result, 0)
         guard = self.point.guard(f, self.ctx)
-        if guard is None:
-            f.jump(early)
+        if guard is not None:
+            going = f.block("going")
+            f.branch("==", guard, 0, self.exit, going)
+            f.position(going)
+        if self.script.ending and all(point.own for point in self.unit.points):
+            f.branch("!=", f.load(f.map_value("exiting", 0), 0, 8), 0, self.exit, early)
         else:
-            f.branch("==", guard, 0, self.exit, early)
+            f.jump(early)
         f.position(start)
         self.scopes = [{}]
         if probe.predicate is not None:

@@ -212,16 +212,12 @@ class ExpressionCode:
             return context.value(self, node)
         place = self.place(node)
         field = self._c_field(node)
-        if field is None or field.bit_size is None:
+        if field is None or field.bit_size in (None, 8 * field.type.size):
             return self.load(place)
         size = field.type.size
         value = self.load(place.typed(Integer(size, False)))
         value = self.f.alu(">>", value, field.bit_offset) if field.bit_offset else value
-        value = self.f.alu("&", value, (1 << field.bit_size) - 1)
-        if getattr(node.type, "signed", False):
-            shift = 64 - field.bit_size
-            value = self.f.alu("s>>", self.f.alu("<<", value, shift), shift)
-        return value
+        return self.f.alu("&", value, (1 << field.bit_size) - 1)     # never negative, as in bpftrace: scripts count on it
 
     def _context(self, node):
         """The type of an expression that is `args` itself, whose fields the event has; None of others, copies of it

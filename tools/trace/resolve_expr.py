@@ -132,6 +132,10 @@ class ExpressionTypes:
         elif kind == "string" and not isinstance(found, String):
             self.error(node, "%s() only supports string arguments (%s provided)" % (call.name, type_text(found)))
 
+    def _Typeof(self, node):
+        self.error(node, "When used as a call argument, `typeof` builtin only valid for macro calls that are expecting a "
+                         "type parameter")
+
     def _Variable(self, node):
         var = self._find(node.name)
         if var is None:

