@@ -26,7 +26,8 @@ def loaded():
     for name in ("loop", "nbd"):
         if not os.path.isdir("/sys/module/%s/sections" % name):
             subprocess.run(["insmod", "/modules/%s.ko" % name], check=True)
-    for cached in (kallsyms._text, kallsyms.traceable, kallsyms.traceable_counts, kallsyms._traced_places,
+    for cached in (kallsyms._text, kallsyms.traceable, kallsyms.traceable_counts, kallsyms._traced,
+                   kallsyms._traced_places,
                    kernel_btf.of):
         cached.cache_clear()
 
