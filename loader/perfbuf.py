@@ -18,31 +18,11 @@ from .errors import KernelError, refused
 from .kobject import KernelObject, own
 from .perf import PerfEvent, bpf_output
 from .reader import Reader
-from .ringbuf import load_barrier
+from .ringbuf import load_barrier, run_length
 
 RECORD_LOST, RECORD_SAMPLE = 2, 9
 _DATA = 12                      # bytes before the data of a sample
 _HEAD, _TAIL = 1024 // 8, 1032 // 8
-_FIRST_GUESS, _LAST_GUESS = 16, 8192
-
-
-def _run_length(words, first, stride, header, limit):
-    """As ringbuf.run_length for 64-bit header words."""
-    count, guess = 1, _FIRST_GUESS
-    pattern = struct.pack("=Q", header)
-    while count < limit:
-        guess = min(guess, limit - count)
-        start = first + count * stride
-        if words[start] != header:
-            return count
-        seen = words[start:start + (guess - 1) * stride + 1:stride].tobytes()
-        expected = pattern * guess
-        if seen != expected:
-            difference = int.from_bytes(seen, "little") ^ int.from_bytes(expected, "little")
-            return count + ((difference & -difference).bit_length() - 1 >> 6)
-        count += guess
-        guess = min(guess * 4, _LAST_GUESS)
-    return count
 
 
 class _CpuBuffer:
@@ -99,7 +79,7 @@ class _CpuBuffer:
                     if room is not None and count > room - total:
                         count = room - total
                     if count > 1:
-                        count = _run_length(words, position - base >> 3, stride >> 3, header, count)
+                        count = run_length(words, position - base >> 3, stride >> 3, header, count)
                 runs.append((position - base + _DATA, count, stride, stride - _DATA))
                 total += count
                 position += count * stride

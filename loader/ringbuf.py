@@ -13,7 +13,7 @@ out as a whole, to be taken apart by struct.iter_unpack().
 import errno
 import mmap
 import os
-import struct
+import sys
 
 from . import kernel, syscalls
 from .errors import KernelError, refused
@@ -45,9 +45,10 @@ else:
 
 def run_length(words, first, stride, header, limit):
     """How many of `limit` consecutive records, each `stride` words after the one before, have this
-    header word; the first, at words[first], is known to. words: a memoryview of "I"."""
+    header word; the first, at words[first], is known to. words: a memoryview of "I" or "Q"."""
     count, guess = 1, _FIRST_GUESS
-    pattern = struct.pack("=I", header)
+    size = words.itemsize
+    pattern = header.to_bytes(size, sys.byteorder)
     while count < limit:
         guess = min(guess, limit - count)
         start = first + count * stride
@@ -58,7 +59,7 @@ def run_length(words, first, stride, header, limit):
         if seen != expected:
             # index of the first word that differs: the lowest bit that does
             difference = int.from_bytes(seen, "little") ^ int.from_bytes(expected, "little")
-            return count + ((difference & -difference).bit_length() - 1 >> 5)
+            return count + ((difference & -difference).bit_length() - 1) // (8 * size)
         count += guess
         guess = min(guess * 4, _LAST_GUESS)
     return count
