@@ -13,6 +13,7 @@ are libbpf's. Nothing touches the kernel before load().
 
 import os
 import re
+import struct
 
 from rawbpf.elf.bpf_maps import MapDefinition
 from rawbpf.asm import Instruction, MapRef
@@ -23,9 +24,10 @@ from . import ksyms, struct_ops
 from .core_relo import CoreResolver
 from .errors import KernelError, ObjectError, VerifierError
 from .externs import KCONFIG, Externs
+from .maps import Map
 from .object_maps import BPFFS, ArenaMap, DataMap, Globals, ObjectMap
-from .program import Program
-from .relocate import MISSING_MAP, Linker
+from .program import Program, digest
+from .relocate import JUMP_TABLES, MISSING_MAP, Linker
 from .uapi import F_SLEEPABLE, F_XDP_HAS_FRAGS, MAP_TYPES
 
 _ARRAY, _ARENA = MAP_TYPES["array"], MAP_TYPES["arena"]
@@ -36,7 +38,7 @@ _BTF_TARGETS = {"trace_raw_tp": ("btf_trace_", "typedef"), "lsm_mac": ("bpf_lsm_
 class ObjectProgram:
     """One program of an Object. Until it is loaded, these may be changed: `type`, `expected_attach_type`,
     `target` (what the section's name says after its kind), `flags`, `autoload`, `autoattach`,
-    `attach_prog` (what an ext program extends), `ifindex`. `program` is then the loader's Program."""
+    `attach_prog` (the loaded Program whose function an ext, fentry or fexit program is for), `ifindex`. `program` is then the loader's Program."""
 
     def __init__(self, owner, function):
         self._owner, self.function = owner, function
@@ -95,15 +97,20 @@ class ObjectProgram:
             module = self._attach_btf(options)
         elif self._kind and self._kind.attach == "tracing_multi" and ":" in self.target:
             module = options["attach_btf_obj"] = self._module(self.target.partition(":")[0])
+        tables = {}
         try:
+            for name, slots in linked.tables.items():
+                tables[name] = insn_array(slots)
+            maps.update(tables)
             return Program.load(self.type, instructions, **options)
         except VerifierError as error:
             raise self._explained(error, linked) from None
         except ValueError as error:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
         finally:
-            if module is not None:
-                module.close()
+            for each in [*tables.values(), module]:
+                if each is not None:
+                    each.close()
 
     def _with_maps(self, linked):
         """(instructions, maps by name): globals of the arena at their place; what refers to a map that is not
@@ -158,9 +165,9 @@ class ObjectProgram:
                              error.instruction)
 
     def _attach_btf(self, options):
-        if self.type == "ext":
-            if self.attach_prog is None:
-                raise ObjectError("program %s replaces a function of another: set its attach_prog" % self.name)
+        if self.type == "ext" and self.attach_prog is None:
+            raise ObjectError("program %s replaces a function of another: set its attach_prog" % self.name)
+        if self.attach_prog is not None:        # ext, or fentry and fexit of a program's function
             options.update(attach_prog=self.attach_prog, attach_btf_id=_function_of(self.attach_prog, self.target))
             return None
         try:
@@ -212,6 +219,19 @@ class ObjectProgram:
 
     def __repr__(self):
         return "<ObjectProgram %s %r %s>" % (self.name, self.section, "loaded" if self.program else "not loaded")
+
+
+def insn_array(slots):
+    """A map of places of a program, by their slots before it is loaded, for `gotox` (6.19+)."""
+    made = Map.create("insn_array", 4, 16, len(slots), name=JUMP_TABLES)
+    try:
+        for number, slot in enumerate(slots):
+            made.update(number, struct.pack("=IIII", slot, 0, 0, 0))      # struct bpf_insn_array_value
+        made.freeze()
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def load_flags(kind):
@@ -461,6 +481,10 @@ class Object:
                     raise ObjectError("map %s: its element %d is %s, which is no program" % (target.name, index, name))
                 if self.programs[name].program is not None:
                     target.map.update(index, self.programs[name].program)
+
+    def digest(self, name):
+        """The SHA-256 by which the kernel knows the program of that name (see Map.create, exclusive)."""
+        return digest(self.programs[self.select(name)[0]].link().instructions)
 
     # -- attaching, pinning, closing -------------------------------------------------------------------
 

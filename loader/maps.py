@@ -46,7 +46,8 @@ class Map(BpfObject):
     @staticmethod
     def create(type, key_size, value_size, max_entries, *, name="", flags=0, inner_map=None,
                numa_node=None, btf=None, btf_key_type_id=0, btf_value_type_id=0,
-               btf_vmlinux_value_type_id=0, value_type_btf_obj=None, map_extra=0, ifindex=0, token=None):
+               btf_vmlinux_value_type_id=0, value_type_btf_obj=None, map_extra=0, ifindex=0, token=None,
+               exclusive=b""):
         """Makes a map -> Map of the class that fits the type (a name of MAP_TYPES).
 
         Sizes in bytes, max_entries in elements (ring buffers: bytes, a power of two and pages).
@@ -54,7 +55,8 @@ class Map(BpfObject):
         (sk, inode, task, cgrp) has max_entries 0 and wants BTF: without one, its value is plain bytes.
         map_extra: hash functions of a bloom_filter (5.16+), the address of an arena. token: a
         kobject.Token that delegates the permission (6.9+). value_type_btf_obj: a module's BtfObject that
-        btf_vmlinux_value_type_id (of a struct_ops map) lies in (6.9+).
+        btf_vmlinux_value_type_id (of a struct_ops map) lies in (6.9+). exclusive: program.digest() of the one
+        program that may use the map (6.18+).
         """
         type_number = number(MAP_TYPES, type, "map type")
         if type == "perf_event_array" and not max_entries:
@@ -76,10 +78,14 @@ class Map(BpfObject):
             fields.update(map_flags=flags | F_VTYPE_BTF_OBJ_FD, value_type_btf_obj_fd=fd_of(value_type_btf_obj))
         if token is not None:
             fields.update(map_flags=fields["map_flags"] | F_TOKEN_FD, map_token_fd=fd_of(token))
+        digest = bytearray(exclusive)
+        fields.update(excl_prog_hash=address(digest), excl_prog_hash_size=len(digest))
         call = "creation of %s map%s" % (type, " " + name if name else "")
         try:
             fd = _create(fields)
         except OSError as error:
+            if exclusive and since((6, 18), ""):
+                raise refused(call, error, "bpf", True, since((6, 18), "a map for one program")) from None
             raise _creation_refused(call, error, type, key_size, value_size, max_entries) from None
         return _class_of(type)(fd, type, key_size, value_size, max_entries, name, flags)
 

@@ -18,12 +18,24 @@ _NO_BTF = {"perf_event_array", "cgroup_array", "stack_trace", "array_of_maps", "
            "devmap_hash", "cpumap", "xskmap", "sockmap", "sockhash", "queue", "stack", "arena", "ringbuf",
            "user_ringbuf", "bloom_filter"}
 _DIRECT_LIMIT = 1 << 29     # BPF_MAX_VAR_OFF: how far into a map's value an instruction may refer
+_VALUES = 1 << 20           # of a variable, decoded at once: about a second, and a hundred MB
 _SHOWN = ("type", "key_size", "value_size", "max_entries", "flags")
+
+
+def value_codec(type, of):
+    """The Codec of a type of the object's BTF, which may be damaged; ObjectError about `of`."""
+    try:
+        return of_type(type)
+    except RecursionError:
+        raise ObjectError("%s: its type has no end" % of) from None
+    except TypeError as error:
+        raise ObjectError("%s: %s" % (of, error)) from None
 
 
 class ObjectMap:
     """One map. Until it is created, its shape may be changed: max_entries, value_size, key_size, flags,
-    numa_node, map_extra, type, pin_path; `autocreate`: False for one that load() leaves out. `map` is then the loader's Map, which has the raw operations.
+    numa_node, map_extra, type, pin_path; `autocreate`: False for one that load() leaves out; `exclusive_program`:
+    the name of the only program that may use it (6.18+). `map` is then the loader's Map, which has the raw operations.
 
     With BTF it is a mapping of Python values: m[key], m[key] = value, del, in, items(). A ring or perf
     buffer is iterated for its records without end, decoded by `record_type` (the name of a type of the
@@ -42,7 +54,7 @@ class ObjectMap:
         if definition.pinning == PIN_BY_NAME:
             self.pin_path = os.path.join(owner.pin_root, definition.name)
         self.autocreate = self.autoattach = True
-        self.record_type = None
+        self.record_type = self.exclusive_program = None
         self.map = self._typed = self._reader = None
 
     def reuse(self, map):
@@ -98,6 +110,8 @@ class ObjectMap:
     def _make(self, btf):
         definition = self.definition
         options = dict(name=self.kernel_name(), flags=self.flags, numa_node=self.numa_node, map_extra=self.map_extra)
+        if self.exclusive_program is not None:
+            options["exclusive"] = self._owner.digest(self.exclusive_program)
         entries = self.max_entries
         if self.type in ("ringbuf", "user_ringbuf"):
             entries = _ring_size(entries)
@@ -155,7 +169,8 @@ class ObjectMap:
         if self._typed is None:
             btf, definition = self._owner.file.btf, self.definition
             self._typed = self._loaded().typed(
-                *[of_type(btf.type(type_id)) if type_id and raw.size(btf, type_id) == size else size
+                *[value_codec(btf.type(type_id), "map " + self.name)
+                  if type_id and raw.size(btf, type_id) == size else size
                   for type_id, size in ((definition.key_type, self.key_size),
                                         (definition.value_type, self.value_size))])
         return self._typed
@@ -233,7 +248,7 @@ class ObjectMap:
             if found is None:
                 raise ObjectError("map %s: the object's BTF has no %s" % (self.name, wanted))
             wanted = found
-        return of_type(wanted)
+        return value_codec(wanted, "map " + self.name)
 
     def __repr__(self):
         return "<ObjectMap %s %s key=%d value=%d max_entries=%d%s>" % (
@@ -398,12 +413,12 @@ class Globals:
                 self._kind, name, "; did you mean %s?" % near[0] if near else "")) from None
 
     def _codec(self, name, size, type_id):
-        try:
-            found = of_type(self._owner.file.btf.type(type_id))
-        except (TypeError, RecursionError):
-            raise ObjectError("variable %s: its type has no value" % name) from None
+        found = value_codec(self._owner.file.btf.type(type_id), "variable " + name)
         if found.size != size:
             raise ObjectError("variable %s: it has %d bytes, its type %d" % (name, size, found.size))
+        if found.count > _VALUES:
+            raise ObjectError("variable %s: %d values are too many to be Python's: use memory(%r)" % (
+                name, found.count, name))
         return found
 
     def __getitem__(self, name):
@@ -413,6 +428,19 @@ class Globals:
     def __setitem__(self, name, value):
         data, offset, size, type_id = self._find(name)
         data.write(offset, self._codec(name, size, type_id).encode(value))
+
+    def memory(self, name):
+        """The bytes of a variable, a memoryview: once loaded, of what programs see (5.5+), read-only for read-only
+        data. It is no longer valid when the object is closed."""
+        data, offset, size, _ = self._find(name)
+        if data.map is None:
+            memory = data.content
+        elif data.flags & F_MMAPABLE or isinstance(data, ArenaMap):
+            memory = data.memory()
+            offset += getattr(data, "place", 0)
+        else:
+            memory, offset = data.read(offset, size), 0
+        return memoryview(memory)[offset:offset + size]
 
     def __contains__(self, name):
         return name in self._variables()

@@ -16,6 +16,7 @@ from .errors import ObjectError
 from .uapi import PSEUDO_CALL, PSEUDO_FUNC
 
 _CALL, _LDDW = 0x85, 0x18
+JUMP_TABLES = ".jumptables"
 _MAX_INSTRUCTIONS = 1 << 20     # of one program: what the kernel takes at most
 
 # Calls that must not be reached, told apart by their helper number (a poisoned CO-RE access: 195896080).
@@ -23,13 +24,15 @@ MISSING_KFUNC, MISSING_MAP = 2002000000, 2001000000
 
 
 class Linked(NamedTuple):
-    """`maps`: names referred to; `poisons`: what a poisoned instruction stands for, by its slot."""
+    """`maps`: names referred to; `poisons`: what a poisoned instruction stands for, by its slot; `tables`: jump
+    tables, lists of slots by the name that instructions refer to them by."""
 
     instructions: list
     func_info: tuple
     line_info: tuple
     maps: set
     poisons: dict
+    tables: dict
 
 
 class _Code(NamedTuple):
@@ -38,6 +41,7 @@ class _Code(NamedTuple):
     calls: list         # (index, Function, is it an address)
     maps: set
     poisons: dict       # index -> why
+    tables: dict        # name -> slots of the function
 
 
 class Linker:
@@ -67,7 +71,7 @@ class Linker:
                 raise ObjectError("%s: more than %d instructions with what it calls" % (
                     function.name, _MAX_INSTRUCTIONS))
             waiting += [target for _, target, _ in code.calls]
-        instructions, maps, poisons = [], set(), {}
+        instructions, maps, poisons, tables = [], set(), {}, {}
         for code in order:
             base, slots = placed[code.function], slot_numbers(code.instructions)
             own = list(code.instructions)
@@ -78,8 +82,9 @@ class Linker:
             instructions += own
             maps |= code.maps
             poisons.update((base + slots[index], why) for index, why in code.poisons.items())
+            tables.update((name, [base + slot for slot in table]) for name, table in code.tables.items())
         return Linked(instructions, self._info(order, placed, "functions", True),
-                      self._info(order, placed, "lines", False), maps, poisons)
+                      self._info(order, placed, "lines", False), maps, poisons, tables)
 
     # -- one function ----------------------------------------------------------------------------------
 
@@ -97,7 +102,7 @@ class Linker:
         at_slot = {slot: index for index, slot in enumerate(slot_numbers(instructions)[:-1])}
         poisons = {}
         self._relocate_core(function, instructions, at_slot, poisons)
-        calls, maps = [], set()
+        calls, maps, tables = [], set(), {}
         relocations = self.file.relocations.get(function.section_index, {})
         own = {offset: relocations[offset] for offset in relocations
                if function.offset <= offset < function.offset + function.size} if relocations else {}
@@ -107,6 +112,11 @@ class Linker:
             if index is None:
                 raise ObjectError(where + ": no instruction starts there")
             if index in poisons:
+                continue
+            if self._is_table(relocation.symbol):
+                name, slots = self._jump_table(function, relocation.symbol, at_slot, where)
+                instructions[index] = self._table_address(instructions[index], name, where)
+                tables[name] = slots
                 continue
             self._relocate(instructions, index, relocation, where, calls, maps, poisons)
         related = {index for index, _, _ in calls}
@@ -119,7 +129,36 @@ class Linker:
                 calls.append((index, target, False))
         if poisons:
             instructions, calls, poisons = _spread(instructions, calls, poisons)
-        return _Code(function, instructions, sorted(calls, key=lambda call: call[0]), maps, poisons)
+        return _Code(function, instructions, sorted(calls, key=lambda call: call[0]), maps, poisons, tables)
+
+    # -- jump tables: places of a function that it goes to by `gotox` ----------------------------------
+
+    def _is_table(self, symbol):
+        return 0 < symbol.section < len(self.file.sections) and \
+            self.file.sections[symbol.section].name == JUMP_TABLES
+
+    def _jump_table(self, function, symbol, at_slot, where):
+        """(name, slots of the function) of the table that a symbol is. In the file its elements are 64-bit offsets
+        in the function's section."""
+        section = self.file.sections[symbol.section]
+        if symbol.value % 8 or symbol.size % 8 or not symbol.size or symbol.value + symbol.size > section.size:
+            raise ObjectError("%s: bytes %d to %d of %s are no jump table" % (
+                where, symbol.value, symbol.value + symbol.size, JUMP_TABLES))
+        data = bytes(self.file.image.data(section)[symbol.value:symbol.value + symbol.size])
+        slots = []
+        for offset, in struct.iter_unpack("=Q", data):
+            slot = (offset - function.offset) // 8
+            if offset % 8 or slot not in at_slot:
+                raise ObjectError("%s: a jump table leads to byte %d of section %s, where no instruction of it starts" % (
+                    where, offset, function.section))
+            slots.append(slot)
+        return "%s %s+%d" % (JUMP_TABLES, function.name, symbol.value), slots
+
+    @staticmethod
+    def _table_address(instruction, name, where):
+        if instruction.code != _LDDW or instruction.ref is not None:
+            raise ObjectError("%s: a jump table is no operand of code 0x%02x" % (where, instruction.code))
+        return Instruction(_LDDW, instruction.dst, ref=MapRef(name, instruction.imm >> 32))
 
     def _relocate_core(self, function, instructions, at_slot, poisons):
         if self.file.btf_ext is None:

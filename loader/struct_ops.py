@@ -21,9 +21,8 @@ from .errors import KernelError, ObjectError
 from .introduced import needs, since
 from .kobject import KernelObject
 from .maps import Map
-from .object_maps import ObjectMap
+from .object_maps import ObjectMap, value_codec
 from .uapi import F_LINK, MAP_TYPES
-from .values import of_type
 
 _PREFIX = "bpf_struct_ops_"
 
@@ -122,13 +121,13 @@ class StructOpsMap(ObjectMap):
         member, at = self._member(name)
         if self._is_function(member.type):
             return self.functions.get(name)
-        codec = of_type(self._btf.type(member.type))
+        codec = value_codec(self._btf.type(member.type), "map %s: member %s" % (self.name, name))
         return codec.decode(bytes(self.content[at:at + codec.size]))
 
     def __setitem__(self, name, value):
         member, at = self._member(name)
         if not self._is_function(member.type):
-            codec = of_type(self._btf.type(member.type))
+            codec = value_codec(self._btf.type(member.type), "map %s: member %s" % (self.name, name))
             self.content[at:at + codec.size] = codec.encode(value)
         elif value is None:
             self.functions.pop(name, None)

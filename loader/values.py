@@ -13,11 +13,16 @@ import sys
 _ORDER = sys.byteorder
 
 
-class Codec:
-    __slots__ = ("size", "decode", "encode")
+_MEMBERS = 1 << 16          # of one type, with those of its structs
 
-    def __init__(self, size, decode, encode):
-        self.size, self.decode, self.encode = size, decode, encode
+
+class Codec:
+    """`count`: how many Python values decode() makes."""
+
+    __slots__ = ("size", "decode", "encode", "count")
+
+    def __init__(self, size, decode, encode, count=1):
+        self.size, self.decode, self.encode, self.count = size, decode, encode, count
 
 
 def codec(spec):
@@ -47,14 +52,24 @@ def _of_format(text):
 
 
 def of_type(type):
-    """The Codec of an elf.types.Type. TypeError for what has no value (void, functions)."""
+    """The Codec of an elf.types.Type. TypeError for what has no value (void, functions, structs whose members do not
+    fit together)."""
+    return _of_type(type, [_MEMBERS])
+
+
+def _of_type(type, left):
     from rawbpf.elf import types
     type = types.strip(type)
-    make = {types.Int: _int, types.Float: _float, types.Pointer: _pointer, types.Enum: _enum,
-            types.Array: _array, types.Struct: _struct}.get(type.__class__)
+    make = {types.Int: _int, types.Float: _float, types.Pointer: _pointer, types.Enum: _enum}.get(type.__class__)
+    if make is not None:
+        return make(type)
+    make = {types.Array: _array, types.Struct: _struct}.get(type.__class__)
     if make is None:
         raise TypeError("a %s has no value" % type)
-    return make(type)
+    left[0] -= 1
+    if left[0] < 0:
+        raise TypeError("a %s has more than %d members" % (type, _MEMBERS))
+    return make(type, left)
 
 
 def _integer(size, signed):
@@ -96,7 +111,7 @@ def _is_char(type):
         type.encoding == "char" or type.name in ("char", "signed char"))
 
 
-def _array(type):
+def _array(type, left):
     count = type.count
     if _is_char(type.element):
         def decode_text(data):
@@ -109,7 +124,7 @@ def _array(type):
                 raise ValueError("text of %d bytes does not fit into %s" % (len(value), type))
             return bytes(value).ljust(count, b"\0")
         return Codec(count, decode_text, encode_text)
-    element = of_type(type.element)
+    element = _of_type(type.element, left)
     size = element.size
 
     def decode(data):
@@ -119,11 +134,14 @@ def _array(type):
         if len(values) > count:
             raise ValueError("%d elements do not fit into %s" % (len(values), type))
         return b"".join(map(element.encode, values)).ljust(size * count, b"\0")
-    return Codec(size * count, decode, encode)
+    return Codec(size * count, decode, encode, 1 + element.count * (count if size else 0))
 
 
-def _struct(type):
-    members = list(_members(type, 0))
+def _struct(type, left):
+    members, values = [], 1
+    for name, get, put, count in _members(type, 0, type.size, left):
+        members.append((name, get, put))
+        values += count
 
     def decode(data):
         return {name: get(data) for name, get, _ in members}
@@ -139,20 +157,27 @@ def _struct(type):
         if unknown:
             raise ValueError("%s has no member %s" % (type, ", ".join(sorted(unknown))))
         return bytes(buffer)
-    return Codec(type.size, decode, encode)
+    return Codec(type.size, decode, encode, values)
 
 
-def _members(type, base):
-    """(name, decode(data of the whole), encode(buffer, value)) of each named member."""
+def _members(type, base, end, left):
+    """(name, decode(data of the whole), encode(buffer, value), number of values) of each named member; all before
+    byte `end` of the whole."""
     from rawbpf.elf import types
+    left[0] -= len(type.fields)
     for field in type.fields:
-        inner = types.strip(field.type)
+        inner, at = types.strip(field.type), base + field.offset
+        if left[0] < 0:
+            raise TypeError("a %s has more than %d members" % (type, _MEMBERS))
         if not field.name and isinstance(inner, types.Struct) and field.bit_size is None:
-            yield from _members(inner, base + field.offset)
+            yield from _members(inner, at, end, left)
         elif field.name and field.bit_size is not None:
-            yield (field.name,) + _bit_field(inner, base + field.offset, field.bit_offset, field.bit_size)
+            yield (field.name,) + _bit_field(inner, at, field.bit_offset, field.bit_size) + (1,)
         elif field.name:
-            yield (field.name,) + _member(of_type(inner), base + field.offset)
+            item = _of_type(inner, left)
+            if at + item.size > end:
+                raise TypeError("member %s of %s lies outside" % (field.name, type))
+            yield (field.name,) + _member(item, at) + (item.count,)
 
 
 def _member(item, offset):

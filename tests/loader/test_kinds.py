@@ -79,6 +79,20 @@ def test_values_by_format():
 
 # -- typed maps --
 
+def test_types_that_do_not_fit_together():
+    """Damaged BTF: members outside their struct, members without end."""
+    for type in (Struct("struct", "s", 8, [Field("a", Array(U32, 1 << 24), 0)]),
+                 Struct("struct", "s", 8, [Field("a", U32, 5)])):
+        with pytest.raises(TypeError, match="member a of struct s lies outside"):
+            values.of_type(type)
+    deep = U32
+    for level in range(40):
+        deep = Struct("union", "u%d" % level, 4, [Field(name, deep, 0) for name in "ab"])
+    with pytest.raises(TypeError, match="has more than 65536 members"):
+        values.of_type(deep)
+    assert values.of_type(Array(Array(U32, 10), 20)).count == 1 + 20 * 11
+
+
 @pytest.mark.kernel
 def test_typed_map_is_a_mapping():
     record = Struct("struct", "r", 12, [Field("pid", U32, 0), Field("comm", Array(CHAR, 8), 4)])

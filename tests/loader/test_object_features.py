@@ -283,3 +283,52 @@ def test_the_context_of_global_functions(as_this_kernel, monkeypatch):
             for function in functions[1:]:
                 found = [each.type.target for each in function.parameters if hasattr(each.type, "target")]
                 assert [(each.kind, each.name) for each in found] == [("struct", context)]
+
+
+ONE_USER = """
+#include "bpf.h"
+struct { __uint(type, 2); __uint(max_entries, 1); __type(key, u32); __type(value, u64); } own SEC(".maps");
+u64 hits;
+SEC("socket") int mine(void *ctx) { u32 k = 0; u64 *v = lookup(&own, &k); hits += 1; if (v) *v += 1; return 5; }
+SEC("socket") int other(void *ctx) { u32 k = 0; u64 *v = lookup(&own, &k); if (v) *v += 2; return 6; }
+"""
+
+
+def test_a_map_for_one_program():
+    with Object.open(compile_bpf_text(ONE_USER)) as obj:
+        obj.maps["own"].exclusive_program = "mine"
+        if kernel.release() < (6, 18):
+            with pytest.raises(KernelError, match="a map for one program needs Linux 6.18"):
+                obj.load()
+            return
+        with pytest.raises(KernelError, match="load of socket_filter program other: .*excl_prog_hash"):
+            obj.load()
+        obj.load(only="mine")
+        assert obj.programs["mine"].program.test_run(PACKET).retval == 5
+        assert obj.maps["own"][0] == 1
+
+
+LARGE = """
+#include "bpf.h"
+struct pair { u32 left, right; };
+struct pair many[1 << 20];
+u64 some[4];
+const volatile u32 fixed[3] = {1, 2, 3};
+SEC("socket") int add(void *ctx) { some[2] += 7; many[1000].right += fixed[1]; return 0; }
+"""
+
+
+def test_variables_as_memory():
+    with Object.open(compile_bpf_text(LARGE)) as obj:
+        obj.bss.memory("many")[8000:8004] = b"abcd"
+        obj.load()
+        for _ in range(2):
+            obj.programs["add"].program.test_run(PACKET)
+        assert bytes(obj.bss.memory("many")[8000:8008]) == b"abcd\4\0\0\0"
+        some = obj.bss.memory("some").cast("Q")
+        some[3] = 5
+        assert some.tolist() == obj.bss["some"] == [0, 0, 14, 5]
+        assert obj.rodata.memory("fixed").readonly and obj.rodata["fixed"] == [1, 2, 3]
+        with pytest.raises(ObjectError, match=r"variable many: .* use memory\('many'\)"):
+            obj.bss["many"]
+        del some

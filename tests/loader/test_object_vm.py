@@ -77,3 +77,22 @@ def test_a_function_of_a_program_is_replaced():
         with two.attach():
             assert program.test_run(bytes(14)).retval == 100 * 1000 + 6
         assert program.test_run(bytes(14)).retval == 2 * 1000 + 2 + 6
+
+
+def test_functions_of_a_program_are_traced():
+    text = """#include "bpf.h"
+u64 arguments, results;
+SEC("fentry/global_sum") int enter(u64 *ctx) { arguments = ctx[0] * 1000 + ctx[1]; return 0; }
+SEC("fexit/global_sum") int leave(u64 *ctx) { results += ctx[2]; return 0; }
+"""
+    with Object.open(compile_bpf("features.c")) as one, Object.open(compile_bpf_text(text)) as two:
+        one.rodata["targ_uid"] = 500
+        one.load(only="calls")
+        program = one.programs["calls"].program
+        for each in two.programs.values():
+            each.attach_prog = program
+        two.load()
+        with two.attach():
+            assert program.test_run(bytes(14)).retval == 2 * 500 + 2 + 6
+        assert program.test_run(bytes(14)).retval == 2 * 500 + 2 + 6
+        assert (two.bss["arguments"], two.bss["results"]) == (500 * 1000 + 1, 2 * 500 + 2)
