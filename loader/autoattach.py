@@ -106,59 +106,105 @@ def _binary(path):
     return found
 
 
+class Binary:
+    """A file that probes go into, by its path as libbpf takes it ("ARCHIVE!/MEMBER" for a library in a zip archive).
+    `image`; `path` and `base`: the file that it is mapped from, and where it begins there."""
+
+    def __init__(self, path):
+        from rawbpf.elf.image import Image
+        archive, inside, member = path.partition("!/")
+        if not inside:
+            self.image = Image.open(_binary(path))
+            self.path, self.base = self.image.path, 0
+            return
+        from rawbpf.elf.archive import PAGE, Archive
+        try:
+            self.image = Archive(archive).image(member)
+        except KeyError:
+            raise ObjectError("%s has no member %s" % (archive, member)) from None
+        self.path, self.base = archive, self.image.file_base
+        if self.base % PAGE:
+            raise ObjectError("%s does not begin on a page boundary of its archive: no process can run it from there" % path)
+
+    def offset(self, symbol, extra=0):
+        """Where a symbol is in the file at `path`."""
+        offset = self.image.file_offset(symbol.value)
+        if offset is None:
+            raise ObjectError("%s: %s is not in the file" % (self.image.path, symbol.name))
+        return self.base + offset + extra
+
+
 def _places(target):
-    path, colon, name = target.rpartition(":")
+    # as libbpf: what follows the first colon is the function
+    path, colon, name = target.partition(":")
     if not colon or not path or not name:
         raise ObjectError("%r is no PATH:FUNCTION" % target)
-    from rawbpf.elf.image import Image
-    image = Image.open(_binary(path))
-    return image, name
-
-
-def _offset(image, symbol, extra=0):
-    offset = image.file_offset(symbol.value)
-    if offset is None:
-        raise ObjectError("%s: %s is not in the file" % (image.path, symbol.name))
-    return offset + extra
+    return Binary(path), name
 
 
 def _uprobe(program, prefix, target):
     from rawbpf.elf.symbols import Symbols
-    image, name = _places(target)
+    binary, name = _places(target)
+    retprobe = prefix.startswith("uret")
     if re.fullmatch(r"0x[0-9a-fA-F]+|\d+", name):
-        offset = int(name, 0)
+        offset = binary.base + int(name, 0)
     else:
-        name, extra = _function(name) if "@" not in name else (name, 0)
-        symbol = Symbols(image).find(name)
+        plain, extra = name, 0
+        found = re.fullmatch(r"(.+)\+(0x[0-9a-fA-F]+|\d+)", name)
+        if found:
+            plain, extra = found.group(1), int(found.group(2), 0)
+        if retprobe and extra:
+            raise ObjectError("a return probe has no offset: %s" % name)
+        symbol = Symbols(binary.image).find(plain)
         if symbol is None:
-            raise ObjectError("%s has no function %s" % (image.path, name))
-        offset = _offset(image, symbol, extra)
-    return _perf(program, perf.uprobe(image.path, offset, retprobe=prefix.startswith("uret")))
+            raise ObjectError("%s has no function %s" % (binary.image.path, plain))
+        offset = binary.offset(symbol, extra)
+    return _perf(program, perf.uprobe(binary.path, offset, retprobe=retprobe))
 
 
 def _uprobe_multi(program, prefix, target):
     from rawbpf.elf.symbols import Symbols
-    image, pattern = _places(target)
-    offsets = sorted({_offset(image, symbol) for symbol in Symbols(image) if fnmatch.fnmatchcase(symbol.name, pattern)})
+    binary, pattern = _places(target)
+    offsets = sorted({binary.offset(symbol) for symbol in Symbols(binary.image)
+                      if fnmatch.fnmatchcase(symbol.name, pattern)})
     if not offsets:
-        raise ObjectError("%s has no function %s" % (image.path, pattern))
-    return link.attach_uprobe_multi(program, image.path, offsets, retprobe=prefix.startswith("uret"),
+        raise ObjectError("%s has no function %s" % (binary.image.path, pattern))
+    return link.attach_uprobe_multi(program, binary.path, offsets, retprobe=prefix.startswith("uret"),
                                     session="session" in prefix)
 
 
 def _kprobe_multi(program, prefix, target):
-    names = [target]
-    if set(target) & set("*?["):
-        try:
-            text = tracefs().read("available_filter_functions", 1 << 20).decode()
-        except OSError as error:
-            raise KernelError("attach of %s" % target, error.errno,
-                              "which functions can be traced cannot be read (available_filter_functions)") from None
-        lines = (line.split() for line in text.splitlines())
-        names = sorted({line[0] for line in lines if line and fnmatch.fnmatchcase(line[0], target)})
-        if not names:
-            raise ObjectError("no function that can be traced matches %s" % target)
-    return link.attach_kprobe_multi(program, names, retprobe=prefix.startswith("kret"), session="session" in prefix)
+    options = dict(retprobe=prefix.startswith("kret"), session="session" in prefix)
+    if not set(target) & set("*?["):
+        return link.attach_kprobe_multi(program, [target], **options)
+    names, addresses = _traceable_functions(target)
+    if not names:
+        raise ObjectError("no function that can be traced matches %s" % target)
+    if addresses:
+        return link.attach_kprobe_multi(program, addresses=addresses, **options)
+    return link.attach_kprobe_multi(program, names, **options)
+
+
+def _traceable_functions(pattern):
+    """(names, addresses) of the functions that ftrace knows and a pattern matches. A name may occur several times, so
+    addresses are better; they are [] where the kernel does not tell them (before 6.5)."""
+    try:
+        text = tracefs().read("available_filter_functions_addrs", 1 << 20).decode()
+        lines = [line.split() for line in text.splitlines()]
+        lines = [line for line in lines if len(line) > 1 and int(line[0], 16)]
+        if lines:
+            found = [line for line in lines if fnmatch.fnmatchcase(line[1], pattern)]
+            return [line[1] for line in found], [int(line[0], 16) for line in found]
+    except (OSError, ValueError):
+        pass
+    try:
+        text = tracefs().read("available_filter_functions", 1 << 20).decode()
+    except OSError as error:
+        raise KernelError("attach of %s" % pattern, error.errno,
+                          "which functions can be traced cannot be read (available_filter_functions)") from None
+    # "__ftrace_invalid_address___N": code that is gone
+    return sorted({line.split()[0] for line in text.splitlines() if line and line[:9] != "__ftrace_" and
+                   fnmatch.fnmatchcase(line.split()[0], pattern)}), []
 
 
 def _tracing_multi(program, prefix, target):

@@ -12,7 +12,7 @@ from rawbpf.elf.pt_regs import PT_REGS
 from . import kernel, link, perf
 from .errors import KernelError, ObjectError
 from .introduced import since
-from .values import of_type
+from .object_maps import value_codec
 
 SPECS, ADDRESSES = "__bpf_usdt_specs", "__bpf_usdt_ip_to_spec_id"
 _CONST, _REG, _REG_DEREF, _SIB = range(4)       # enum __bpf_usdt_arg_type
@@ -22,12 +22,12 @@ def attach(owner, program, target, pid=0, cookie=0):
     """The LinkGroup of an ObjectProgram on all places of a probe. pid: of one process only; cookie: what the
     program's bpf_usdt_cookie() gives."""
     from rawbpf.elf import stapsdt
-    from rawbpf.elf.image import Image
 
     from . import features
-    from .autoattach import _binary
+    from .autoattach import Binary
     path, provider, name = _parts(target)
-    image = Image.open(_binary(path))
+    binary = Binary(path)
+    image, base = binary.image, binary.base
     notes = [note for note in stapsdt.notes(image) if (note.provider, note.name) == (provider, name)]
     if not notes:
         raise ObjectError("%s has no probe %s:%s" % (image.path, provider, name))
@@ -37,8 +37,8 @@ def attach(owner, program, target, pid=0, cookie=0):
     numbers = [_number(owner, image, note, cookie) for note in notes]
     if features.has_link("uprobe_multi"):
         return link.LinkGroup([link.attach_uprobe_multi(
-            program.program, image.path, [note.location_offset for note in notes], cookies=numbers, pid=pid,
-            ref_ctr_offsets=[note.semaphore_offset or 0 for note in notes])])
+            program.program, binary.path, [base + note.location_offset for note in notes], cookies=numbers, pid=pid,
+            ref_ctr_offsets=[base + note.semaphore_offset if note.semaphore_offset else 0 for note in notes])])
     cookies = not since((5, 15), "")
     if not cookies:
         if image.type != "EXEC":
@@ -49,8 +49,9 @@ def attach(owner, program, target, pid=0, cookie=0):
     group = link.LinkGroup()
     try:
         for note, number in zip(notes, numbers):
-            event = perf.PerfEvent.open(perf.uprobe(image.path, note.location_offset,
-                                                    ref_ctr_offset=note.semaphore_offset or 0), pid=pid or -1)
+            semaphore = base + note.semaphore_offset if note.semaphore_offset else 0
+            event = perf.PerfEvent.open(perf.uprobe(binary.path, base + note.location_offset,
+                                                    ref_ctr_offset=semaphore), pid=pid or -1)
             try:
                 group.add(link.attach_perf_event(program.program, event, number if cookies else None))
             except BaseException:
@@ -88,7 +89,7 @@ def _number(owner, image, note, cookie):
     if number >= specs.max_entries:
         raise ObjectError("map %s: holds %d argument strings and there are more (BPF_USDT_MAX_SPEC_CNT)" % (
             SPECS, specs.max_entries))
-    codec = of_type(owner.file.btf.type(owner.maps[SPECS].definition.value_type))
+    codec = value_codec(owner.file.btf.type(owner.maps[SPECS].definition.value_type), "map " + SPECS)
     arguments = [_argument(image, operand, "%s:%s, argument %d (%s)" % (note.provider, note.name, index, operand.text))
                  for index, operand in enumerate(note.arguments)]
     try:

@@ -1,5 +1,6 @@
 """Objects that our own assembler writes, loaded: maps, data, subprograms, pins; and nothing stays."""
 
+import ctypes
 import gc
 import json
 import os
@@ -7,11 +8,14 @@ import struct
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
 from rawbpf.asm import assemble, write_object
-from rawbpf.loader import KernelError, Object, ObjectError, perf
+from rawbpf.elf.image import Image
+from rawbpf.elf.symbols import Symbols
+from rawbpf.loader import KernelError, Object, ObjectError, kernel, perf
 from rawbpf.loader.object_btf import has_kind
 from rawbpf.loader.uapi import MAP_TYPES
 from tests import peers
@@ -205,7 +209,40 @@ def test_attached_by_its_section(section):
             assert int.from_bytes(hits.lookup(bytes(4)), "little") >= 6
 
 
+def test_a_library_in_an_archive(compile_c, tmp_path):
+    """ARCHIVE!/MEMBER, stored on a page boundary, from where this process maps it."""
+    library = compile_c("int zipped(int x) { return x + 1; }", "-shared", "-fPIC", "-O1", name="libzipped.so")
+    image = Image.open(library)
+    place = image.file_offset(Symbols(image).find("zipped").value)
+    archive, entry = str(tmp_path / "app.zip"), zipfile.ZipInfo("libzipped.so")
+    room = 4096 - 30 - len(entry.filename) - 4      # after the local header comes an extra field of so many bytes
+    entry.extra = struct.pack("<HH", 0xffff, room) + bytes(room)
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr(entry, open(library, "rb").read())
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    with open(archive, "rb") as file:
+        start = libc.mmap(None, os.path.getsize(library), 5, 2, file.fileno(), 4096)    # PROT_READ | PROT_EXEC, MAP_PRIVATE
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(start + place)
+    for name in ("zipped", "zipped+0", "zip*"):
+        kind = "uprobe.multi" if "*" in name else "uprobe"
+        if "*" in name and kernel.release() < (6, 6):
+            continue
+        with Object.parse(write_object(assemble(COUNT % ("%s/%s!/libzipped.so:%s" % (kind, archive, name))), MAP_TYPES)) as obj:
+            obj.load()
+            with obj.attach():
+                assert [function(41) for _ in range(3)] == [42] * 3
+            function(1)
+            assert obj.maps["hits"].map[0] == struct.pack("=Q", 3)
+    with Object.parse(write_object(assemble(COUNT % ("uprobe/%s!/none:zipped" % archive)), MAP_TYPES)) as obj:
+        obj.load()
+        with pytest.raises(ObjectError, match="app.zip has no member none"):
+            obj.attach()
+
+
 @pytest.mark.parametrize("section, reason", [
+    ("uretprobe/libc.so.6:getpid+4", "a return probe has no offset: getpid"),
     ("uprobe/libc.so.6:no_such_function", "has no function no_such_function"),
     ("uprobe/no_such_command:main", "no library or command is called no_such_command"),
     ("tp/no/such", "the kernel has no such tracepoint"), ("tp/nothing", "no GROUP/NAME"),
