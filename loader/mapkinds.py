@@ -9,10 +9,11 @@ import struct
 
 from . import kernel, syscalls
 from .errors import refused
+from .introduced import since
 from .kobject import fd_of
 from .maps import STORAGE, Map
 from .syscalls import address
-from .uapi import ANY, F_MMAPABLE
+from .uapi import ANY, F_CPU, F_MMAPABLE
 
 
 class PerCpuValues:
@@ -38,6 +39,28 @@ class PerCpuValues:
                              (self.name, cpus, len(value)))
         pad = bytes((self.value_size + 7 & -8) - self.value_size)
         return bytearray(b"".join([bytes(Map._encode(self, item)) + pad for item in value]))
+
+    def lookup_cpu(self, key, cpu):
+        """The value of one CPU; None when the key is not there."""
+        values = self.lookup(key)
+        return None if values is None else values[self._place(cpu)]
+
+    def update_cpu(self, key, cpu, value):
+        """Sets the value of one CPU; those of others stay, and are zero in a new element (7.0+)."""
+        self._place(cpu)
+        key, value = self._key(key), Map._encode(self, value)
+        try:
+            self._elem("map_update_elem", address(key), address(value), F_CPU | cpu << 32)
+        except OSError as error:
+            raise refused("update in %s map %s" % (self.type, self.name), error, "bpf",
+                          invalid=since((7, 0), "setting the value of one CPU")) from None
+
+    @staticmethod
+    def _place(cpu):
+        try:
+            return kernel._possible().index(cpu)
+        except ValueError:
+            raise ValueError("there is no CPU %r" % (cpu,)) from None
 
 
 class ArrayMap(Map):

@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 
 from rawbpf.loader import KernelError, Map
-from rawbpf.loader.kernel import possible_cpus
+from rawbpf.loader.kernel import possible_cpus, release
 from rawbpf.loader.uapi import EXIST, F_NO_PREALLOC, NOEXIST
 
 pytestmark = pytest.mark.kernel
@@ -117,6 +117,24 @@ def test_per_cpu_value_for_all():
     map = Map.create("percpu_hash", 4, 4, 4)
     map.update(key(1), b"same")
     assert map.lookup(key(1)) == [b"same"] * len(possible_cpus())
+
+
+@pytest.mark.parametrize("kind", ["percpu_array", "percpu_hash"])
+def test_the_value_of_one_cpu(kind):
+    cpus = possible_cpus()
+    with Map.create(kind, 4, 8, 4) as map:
+        map.update(1, [bytes([number]) * 8 for number in range(len(cpus))])
+        assert [map.lookup_cpu(1, cpu) for cpu in cpus] == [bytes([number]) * 8 for number in range(len(cpus))]
+        with pytest.raises(ValueError, match="there is no CPU 99999"):
+            map.lookup_cpu(1, 99999)
+        if release() < (7, 0):
+            with pytest.raises(KernelError, match="setting the value of one CPU needs Linux 7.0"):
+                map.update_cpu(1, cpus[-1], b"x" * 8)
+            return
+        map.update_cpu(1, cpus[-1], b"x" * 8)
+        assert map[1] == [bytes([number]) * 8 for number in range(len(cpus) - 1)] + [b"x" * 8]
+        map.update_cpu(2, cpus[-1], b"y" * 8)
+        assert map[2] == [bytes(8)] * (len(cpus) - 1) + [b"y" * 8]
 
 
 def test_hash_without_preallocation():
