@@ -145,6 +145,7 @@ class Point:
     last_first = False  #: of several programs on one event, the kernel runs the last attached first
     func = None  #: name of the probed function, where there is one
     warning = ""  #: what a person should know about this point before relying on it
+    no_arguments = ""  #: where `arguments()` is None though the kind can have them: why, and what there is instead
 
     @property
     def name(self):

@@ -51,7 +51,8 @@ class Uprobe(Source):
         binary, text = parts[0], parts[-1]
         if len(parts) == 3:
             if parts[1] not in LANGUAGES:
-                raise SourceError("unsupported language type: %s" % parts[1], nearest(parts[1], LANGUAGES))
+                place = ["uprobe:%s@%s:%s" % (quote(binary), quote(parts[1]), text)] if try_number(text) is not None else []
+                raise SourceError("unsupported language type: %s" % parts[1], place or nearest(parts[1], LANGUAGES))
             return Spec(binary, text, 0, None, text, parts[1])
         address = try_number(text)
         if address is not None:
@@ -420,6 +421,16 @@ class UprobePoint(RegistersPoint):
     def prototype(self):
         dwarf = self.binary.dwarf
         return dwarf.function(self.vaddr - self.offset) if dwarf is not None else None
+
+    @property
+    def no_arguments(self):
+        if self.at_return:
+            return "at a return the arguments are gone: keep them in a map by tid at the uprobe"
+        if self.offset:
+            return "inside a function only registers are known: reg(\"di\"), arg0, ..."
+        where = self.binary.shown
+        return "%s (else arg0, arg1, ...)" % ("the debug information of %s does not describe this function" % where
+                                             if self.binary.dwarf is not None else "%s has no debug information" % where)
 
     @property
     def expected_attach_type(self):

@@ -476,6 +476,18 @@ def test_source_line(calls):
     assert seen.hits >= 4
     with pytest.raises(SourceError, match="no code of line 9999"):
         sources.expand("uprobe:%s@calls.c:9999" % calls)
+    with pytest.raises(SourceError) as caught:
+        sources.expand("uprobe:%s:calls.c:%d" % (calls, line))
+    assert caught.value.hints == ["uprobe:%s@calls.c:%d" % (calls, line)]
+
+
+def test_why_there_are_no_args(calls):
+    """The hint of "args ... can only be used with" says which of the reasons it is."""
+    bare = compile_c(CALLS, "-O1", "-g0", name="bare")
+    for probe, says in (("uprobe:%s:give" % bare, "has no debug information"), ("uretprobe:%s:give" % calls, "the arguments are gone"),
+                        ("uprobe:%s:_start" % calls, "does not describe this function")):
+        (point,) = sources.expand(probe)
+        assert point.arguments() is None and says in point.no_arguments
 
 
 COLUMNS = """

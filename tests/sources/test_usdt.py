@@ -161,6 +161,24 @@ def test_plus_signs_in_a_quoted_path():
     assert seen.hits == 3
 
 
+def test_prelinked(tmp_path):
+    """A file whose sections were moved after its notes were written: prelink leaves those as they were, and .stapsdt.base
+    tells by how much."""
+    program = tmp_path / "prelinked"
+    data = bytearray(open(build('SDT("demo", "pre", "0", "4@%%edi", "D"(12));', before=(
+        '__asm__(".pushsection .stapsdt.base,\\"aG\\",@progbits,.stapsdt.base,comdat\\n'
+        '.weak _.stapsdt.base\\n_.stapsdt.base: .space 1\\n.popsection");')), "rb").read())
+    (note,) = stapsdt.notes(Image(bytes(data)))
+    image = Image(bytes(data))
+    base = image.section(".stapsdt.base").addr
+    (place,) = [n.offset for n in image.notes(".note.stapsdt")]
+    struct.pack_into("<2Q", data, place, note.location + 0x7000, base + 0x7000)
+    program.write_bytes(data)
+    program.chmod(0o755)
+    assert stapsdt.notes(Image.open(str(program)))[0].location == note.location
+    assert rows(str(program), "demo:pre", 1) == (12,)
+
+
 GATES = r"""
 volatile unsigned short sem_a __attribute__((section(".probes"), used, visibility("hidden")));
 volatile unsigned short sem_b __attribute__((section(".probes"), used, visibility("hidden")));

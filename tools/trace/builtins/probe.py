@@ -57,7 +57,7 @@ class _Args(Builtin):
             r.error(call, error.reason, error.hints)
         if struct is None:
             r.error(call, "The args builtin can only be used with tracepoint, rawtracepoint, fentry/fexit, and uprobe "
-                    "probes (%s used here)" % kind_of(r.point))
+                    "probes (%s used here)" % kind_of(r.point), list(filter(None, [r.point.no_arguments])))
         return Arguments(struct, r.point)
 
     def store(self, b, call, dest):
