@@ -121,7 +121,7 @@ def _failed(session, message, status=STATUS):
     sys.stdout.flush()
     if session is not None and session.json is not None:
         if message:
-            session.json.value({"error": message})
+            session.json.error(message)
         session.json.end()
         sys.stdout.flush()
     elif message:

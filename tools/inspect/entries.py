@@ -1,5 +1,9 @@
 """Elements of maps: from the words of a command line, and as text and JSON, by BTF where the map has it."""
 
+import errno
+import os
+import sys
+
 from rawbpf.elf.image import ElfError
 from rawbpf.loader.errors import KernelError
 
@@ -165,8 +169,6 @@ class Shower:
 
     def error(self, key, code):
         """An element that cannot be read."""
-        import errno
-        import os
         if code == errno.ENOENT and self.item.type in _NO_ENTRY_IS_NOTHING:
             return None
         message = "Unknown error 524" if code == 524 else os.strerror(code)
@@ -180,7 +182,6 @@ class Shower:
 
 
 def _order():
-    import sys
     return sys.byteorder
 
 
@@ -197,7 +198,6 @@ def _line(key, shown, size):
 
 def elements(item):
     """(key, value, 0) or (key, None, errno) of every element."""
-    import errno
     recorded = getattr(type(item), "recorded_elements", None)
     if recorded is not None:
         yield from recorded(item)
@@ -207,6 +207,7 @@ def elements(item):
             yield key, value, 0
         return
     if not item.key_size:
+        item.next_key()         # the kernel says that there are none to walk over
         return
     for key in item.keys():
         try:
@@ -217,19 +218,39 @@ def elements(item):
         yield key, value, errno.ENOENT if value is None else 0
 
 
+class _Walk:
+    """elements(), which end where the kernel refuses to go on: `.error` is what it said then, or None."""
+
+    def __init__(self, item):
+        self.item, self.error = item, None
+
+    def __iter__(self):
+        try:
+            yield from elements(self.item)
+        except KernelError as error:
+            self.error = error
+
+
 def dump_map(session, item):
-    """All elements, one by one as they are read."""
-    shower = Shower(session, item)
+    """All elements, one by one as they are read -> exit status, as bpftool's (what went wrong is its errno)."""
+    shower, walk = Shower(session, item), _Walk(item)
     if session.json is not None:
-        session.json.value(_records(shower, item))
-        return
-    if shower.types is not None:
+        session.json.value(_records(shower, walk))
+    elif shower.types is not None:
         writer = JsonWriter(session.write, True)
-        writer.value(shower.formatted(key, value, True) for key, value, code in elements(item) if not code)
+        writer.value(shower.formatted(key, value, True) for key, value, code in walk if not code)
         writer.end()
-        return
+    else:
+        _plain(session, shower, walk)
+    if walk.error is None:
+        return 0
+    sys.stderr.write("Error: %s\n" % walk.error)       # beside the document
+    return -walk.error.errno & 255
+
+
+def _plain(session, shower, walk):
     count = 0
-    for key, value, code in elements(item):
+    for key, value, code in walk:
         if code:
             session.write(shower.error(key, code) or "")
         else:
@@ -238,8 +259,8 @@ def dump_map(session, item):
     session.write("Found %d element%s\n" % (count, "" if count == 1 else "s"))
 
 
-def _records(shower, item):
-    for key, value, code in elements(item):
+def _records(shower, walk):
+    for key, value, code in walk:
         fields = shower.error(key, code) if code else shower.record(key, value)
         if fields is not None:
             yield fields

@@ -18,17 +18,19 @@ _MACRO_CONFIG = ("HZ",)
 _WARNING = ("bpf_trace_printk", "bpf_trace_vprintk", "bpf_probe_write_user")
 _BY_TARGET = ("tracing", "ext", "lsm", "struct_ops")       # whose helpers depend on what they attach to
 
-_SYSCTLS = (   # JSON name, /proc/sys name, subject, {value: text}
+_SYSCTLS = (   # JSON name, /proc/sys name, subject, what there is to know of it, {value: text}
     ("unprivileged_bpf_disabled", "kernel.unprivileged_bpf_disabled", "bpf() syscall",
+     "required privileges for bpf() syscall",
      {0: " for unprivileged users is enabled", 1: " restricted to privileged users (without recovery)",
       2: " restricted to privileged users (admin can change)"}),
-    ("bpf_jit_enable", "net.core.bpf_jit_enable", "JIT compiler",
+    ("bpf_jit_enable", "net.core.bpf_jit_enable", "JIT compiler", "JIT-compiler status",
      {0: " is disabled", 1: " is enabled", 2: " is enabled with debugging traces in kernel logs"}),
-    ("bpf_jit_harden", "net.core.bpf_jit_harden", "JIT compiler hardening",
+    ("bpf_jit_harden", "net.core.bpf_jit_harden", "JIT compiler hardening", "JIT hardening status",
      {0: " is disabled", 1: " is enabled for unprivileged users", 2: " is enabled for all users"}),
-    ("bpf_jit_kallsyms", "net.core.bpf_jit_kallsyms", "JIT compiler kallsyms exports",
+    ("bpf_jit_kallsyms", "net.core.bpf_jit_kallsyms", "JIT compiler kallsyms exports", "JIT kallsyms export status",
      {0: " are disabled", 1: " are enabled for root"}),
-    ("bpf_jit_limit", "net.core.bpf_jit_limit", "Global memory limit for JIT compiler for unprivileged users", {}),
+    ("bpf_jit_limit", "net.core.bpf_jit_limit", "Global memory limit for JIT compiler for unprivileged users",
+     "global memory limit for JIT compiler for unprivileged users", {}),
 )
 _MISC = (("large_insn_limit", "Large program size limit", lambda f: f.has_large_programs()),
          ("bounded_loops", "Bounded loop support", lambda f: f.has_loops()),
@@ -164,13 +166,13 @@ def _system(out):
     from rawbpf.loader import kernel
     out.section("system_config", "system configuration", "Misc kernel config items")
     if not out.macros:
-        for name, path, subject, texts in _SYSCTLS:
+        for name, path, subject, what, texts in _SYSCTLS:
             value = kernel.sysctl(path)
             value = int(value) if value is not None and value.lstrip("-").isdigit() else None
             if out.json is not None:
                 out.field(name, -1 if value is None else value)
             else:
-                out.session.write(_sysctl_text(subject, texts, value, name))
+                out.session.write(_sysctl_text(subject, what, texts, value))
     config = kernel.config()
     if not config and out.json is None and not out.macros:
         out.session.write("skipping kernel config: there is neither /proc/config.gz nor a file of it\n")
@@ -187,9 +189,9 @@ def _system(out):
     out.end_section()
 
 
-def _sysctl_text(subject, texts, value, name):
+def _sysctl_text(subject, what, texts, value):
     if value is None:
-        return "Unable to retrieve %s\n" % name
+        return "Unable to retrieve %s\n" % what       # of net.core only the first network namespace has them
     if texts:
         return subject + texts.get(value, " has unknown value %d" % value) + "\n"
     return "%s is %d bytes\n" % (subject, value)

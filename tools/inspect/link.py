@@ -152,7 +152,7 @@ _KINDS = {"raw_tracepoint": _raw_tracepoint, "tracing": _tracing, "cgroup": _cgr
 
 def text(fields):
     out = "%d: %s  " % (fields["id"], type_text(fields["type"]))
-    out += "prog %d  " % fields["prog_id"]
+    out += "map %d  " % fields["map_id"] if fields["type"] == "struct_ops" else "prog %d  " % fields["prog_id"]
     more = _TEXTS.get(fields["type"])
     if more:
         out += more(fields)
@@ -231,7 +231,6 @@ _TEXTS = {
     "iter": lambda fields: "target_name %s  %s" % (
         fields["target_name"], "map_id %d  " % fields["map_id"] if "map_id" in fields else ""),
     "netns": lambda fields: "\n\tnetns_ino %d  %s" % (fields["netns_ino"], _attach_text(fields)),
-    "struct_ops": lambda fields: "\n\tmap %d  " % fields["map_id"],
     "sockmap": lambda fields: "\n\tmap_id %d  %s" % (fields["map_id"], _attach_text(fields)),
     "netfilter": netfilter_text, "tcx": _interface_text, "netkit": _interface_text, "xdp": _interface_text,
     "perf_event": _perf_text, "kprobe_multi": _kprobes_text, "uprobe_multi": _uprobes_text,

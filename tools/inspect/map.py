@@ -1,6 +1,7 @@
 """`rawbpf map`: the maps there are, and what is in them."""
 
 import errno
+import os
 
 from rawbpf.loader.errors import KernelError
 
@@ -90,7 +91,7 @@ def show(session, words):
 
 def dump(session, words):
     from .entries import dump_map
-    found = select("map", words)
+    found, status = select("map", words), 0
     words.end()
     try:
         if len(found) > 1 and session.json is not None:
@@ -106,7 +107,7 @@ def dump(session, words):
                     session.json.name("elements")
                 else:
                     session.write(text(record(item)).split("\n")[0] + "\n")
-            dump_map(session, item)
+            status = dump_map(session, item) or status
             if len(found) > 1 and session.json is not None:
                 session.json.close("}")
             elif item is not found[-1]:
@@ -116,6 +117,7 @@ def dump(session, words):
     finally:
         for item in found:
             item.close()
+    return status
 
 
 def lookup(session, words):
@@ -167,7 +169,6 @@ def update(session, words):
         with Element(item, words, value=True) as element:
             if not _ask("update failed", element.write):
                 code = errno.EEXIST if element.flags == 1 else errno.ENOENT
-                import os
                 fail("update failed: %s" % os.strerror(code), -code & 255)
     session.done()
 

@@ -13,11 +13,11 @@ class JsonWriter:
 
     def __init__(self, write, pretty=False):
         self._write, self._pretty = write, pretty
-        self._depth, self._separator = 0, ""
+        self._open, self._separator = [], ""
 
     def _line(self):
         if self._pretty:
-            self._write("\n" + _INDENT * self._depth)
+            self._write("\n" + _INDENT * len(self._open))
 
     def _begin(self):
         self._write(self._separator)
@@ -27,11 +27,11 @@ class JsonWriter:
         """bracket: "[" or "{"."""
         self._begin()
         self._write(bracket)
-        self._depth += 1
+        self._open.append({"[": "]", "{": "}"}[bracket])
         self._separator = ""
 
     def close(self, bracket):
-        self._depth -= 1
+        self._open.pop()
         if self._separator:
             self._line()
         self._write(bracket)
@@ -74,6 +74,16 @@ class JsonWriter:
         text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
         self._write(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
         return None
+
+    def error(self, message):
+        """An error where a value was to come; what is open is closed, so that it stays a document."""
+        if self._open[-1:] == ["}"] and self._separator:
+            self.name("error")
+            self.value(message)
+        else:
+            self.value({"error": message})
+        while self._open:
+            self.close(self._open[-1])
 
     def end(self):
         """The end of a document."""

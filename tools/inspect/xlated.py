@@ -95,6 +95,8 @@ def instruction_text(instruction, names):
         body = "call " + names.call(instruction)
     elif code == 0xc2:
         body = "nospec"
+    elif code == 0xbf and off == -1 and not imm:
+        body = "r%d = &(void __percpu *)(r%d)" % (dst, src)     # what the verifier makes of lookups (6.10+)
     else:
         body = plain_text(instruction)
         if code == _ATOMIC32:
