@@ -22,23 +22,48 @@ def attach(program, prefix, kind, target):
 
 
 def attach_to(program, type, attach_type, target, **options):
-    """The Link of a loaded Program on a target that no section names: an interface's index, a cgroup's or
-    network namespace's descriptor, a sockmap, a PerfEvent. Options: those of the function in link_net."""
+    """The Link of a loaded Program on a target that no section names: an interface (its index or name), a cgroup or
+    network namespace (a descriptor or its path), a sockmap, a PerfEvent. Options: those of the function in link_net."""
     from . import link_net
     if attach_type and attach_type.startswith("cgroup") or attach_type == "lsm_cgroup":
-        return link_net.attach_cgroup(program, target, attach_type, **options)
+        with _opened(target) as cgroup:
+            return link_net.attach_cgroup(program, cgroup, attach_type, **options)
     if type == "sched_cls" and attach_type:
         by = link_net.attach_tcx if attach_type.startswith("tcx") else link_net.attach_netkit
-        return by(program, target, attach_type, **options)
+        return by(program, _interface(target), attach_type, **options)
     if type == "xdp":
-        return link_net.attach_xdp(program, target, **options)
+        return link_net.attach_xdp(program, _interface(target), **options)
     if type in ("sk_lookup", "flow_dissector"):
-        return link_net.attach_netns(program, target, attach_type, **options)
+        with _opened(target) as namespace:
+            return link_net.attach_netns(program, namespace, attach_type, **options)
     if type in ("sk_skb", "sk_msg"):
         return link_net.attach_sockmap(program, target, attach_type, **options)
     if type in ("perf_event", "kprobe", "tracepoint"):
         return link.attach_perf_event(program, target, **options)
     raise ObjectError("a %s program is not attached to a target like that: see rawbpf.loader.link and link_net" % type)
+
+
+def _interface(target):
+    if isinstance(target, int):
+        return target
+    import socket
+    try:
+        return socket.if_nametoindex(target)
+    except OSError:
+        raise ObjectError("there is no interface %s" % target) from None
+
+
+def _opened(target):
+    """A context manager that gives the descriptor of a path; what is no path stays the caller's."""
+    from contextlib import nullcontext
+
+    from .link_net import open_path
+    if not isinstance(target, (str, bytes, os.PathLike)):
+        return nullcontext(target)
+    try:
+        return open_path(target)
+    except OSError as error:
+        raise ObjectError("%s: %s" % (os.fspath(target), error.strerror)) from None
 
 
 def tracepoint_id(group, name):

@@ -205,12 +205,18 @@ class ObjectProgram:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
 
     def attach_to(self, target, **options):
-        """Attaches it to a target that its section does not name (an interface, a cgroup, a network namespace, a
-        sockmap, a PerfEvent), see autoattach.attach_to -> Link."""
+        """Attaches it to a target that its section does not name: an interface (index or name), a cgroup or network
+        namespace (descriptor or path), a sockmap, a PerfEvent; see autoattach.attach_to -> Link."""
         if self.program is None:
             raise ObjectError("program %s: is not loaded" % self.name)
         from . import autoattach
         return autoattach.attach_to(self.program, self.type, self.expected_attach_type, target, **options)
+
+    def fileno(self):
+        """The loaded program's descriptor: it can be given where a Program can."""
+        if self.program is None:
+            raise ObjectError("program %s: is not loaded" % self.name)
+        return self.program.fileno()
 
     def close(self):
         if self.program is not None:
@@ -405,13 +411,14 @@ class Object:
         return not users or any(each.autocreate and each.member_of(name) for each in users)
 
     def load(self, only=None, log_level=0):
-        """Creates the maps and loads the programs, those named in `only` or all. When something is refused,
-        nothing stays. -> self"""
+        """Creates the maps and loads the programs, those named in `only` or all, that are not loaded yet. When
+        something is refused, nothing stays. -> self"""
         try:
             names = self.select(only)
             self.prepare(names if only is not None else None)
             for name in names:
-                self.programs[name].load(log_level)
+                if self.programs[name].program is None:
+                    self.programs[name].load(log_level)
             self.fill_program_arrays()
         except BaseException:
             self._unload()

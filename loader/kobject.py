@@ -15,6 +15,7 @@ from .introduced import needs
 from .uapi import F_PATH_FD
 
 _owned = weakref.WeakSet()
+_LOST = -2          # the descriptor of an object that a forked child let go of
 
 
 def _after_fork_in_child():
@@ -34,7 +35,7 @@ def own(owner):
 
 
 class KernelObject:
-    """`fd` is -1 once closed."""
+    """`fd` is negative once closed."""
 
     __slots__ = ("fd", "__weakref__")
 
@@ -44,7 +45,9 @@ class KernelObject:
 
     def fileno(self):
         if self.fd < 0:
-            raise ValueError("this %s is closed" % type(self).__name__)
+            raise ValueError("this %s is closed" % type(self).__name__ if self.fd != _LOST else
+                             "this %s is the parent process's: a child opens what it needs by id or by pin" %
+                             type(self).__name__)
         return self.fd
 
     @property
@@ -58,7 +61,9 @@ class KernelObject:
 
     def _forget(self):
         """In a forked child: lets go of the descriptor without undoing what it stands for."""
-        KernelObject.close(self)
+        if self.fd >= 0:
+            KernelObject.close(self)
+            self.fd = _LOST
 
     def __enter__(self):
         return self

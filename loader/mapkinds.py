@@ -214,9 +214,14 @@ CLASSES.update(dict.fromkeys(("perf_event_array", "prog_array", "cgroup_array", 
                               "cpumap", "xskmap", "sockmap", "sockhash", "reuseport_sockarray"), ObjectMap))
 
 
-def lpm_key(prefix_length, data):
-    """The key of an lpm_trie map: struct bpf_lpm_trie_key, data most significant byte first."""
-    return struct.pack("=I", prefix_length) + data
+def lpm_key(prefix, data=None):
+    """The key of an lpm_trie map, struct bpf_lpm_trie_key: of a number of bits and the data, most significant byte
+    first, or of a network as text ("10.0.0.0/8", "fe80::/10"; a bare address has all its bits)."""
+    if data is None:
+        import ipaddress
+        network = ipaddress.ip_network(prefix)
+        prefix, data = network.prefixlen, network.network_address.packed
+    return struct.pack("=I", prefix) + data
 
 
 def _mmap(map, size, writable):

@@ -8,6 +8,7 @@ from rawbpf.elf.bpf_maps import PIN_BY_NAME
 from . import kernel, syscalls
 from .errors import KernelError, ObjectError
 from .introduced import needs
+from .mapkinds import ObjectMap as KernelObjects
 from .maps import STORAGE, Map
 from .uapi import F_MMAPABLE, F_RDONLY_PROG, MAP_TYPES, name_of
 from .values import codec, of_type
@@ -17,6 +18,7 @@ BPFFS = "/sys/fs/bpf"
 _NO_BTF = {"perf_event_array", "cgroup_array", "stack_trace", "array_of_maps", "hash_of_maps", "devmap",
            "devmap_hash", "cpumap", "xskmap", "sockmap", "sockhash", "queue", "stack", "arena", "ringbuf",
            "user_ringbuf", "bloom_filter"}
+_RECORDS = {"ringbuf": (0, 0), "user_ringbuf": (0, 0), "perf_event_array": (4, 4)}      # key size, value size
 _DIRECT_LIMIT = 1 << 29     # BPF_MAX_VAR_OFF: how far into a map's value an instruction may refer
 _VALUES = 1 << 20           # of a variable, decoded at once: about a second, and a hundred MB
 _SHOWN = ("type", "key_size", "value_size", "max_entries", "flags")
@@ -38,7 +40,7 @@ class ObjectMap:
     the name of the only program that may use it (6.18+). `map` is then the loader's Map, which has the raw operations.
 
     With BTF it is a mapping of Python values: m[key], m[key] = value, del, in, items(). A ring or perf
-    buffer is iterated for its records without end, decoded by `record_type` (the name of a type of the
+    buffer is iterated (`for`, `async for`) for its records without end, decoded by `record_type` (the name of a type of the
     object, "struct event", or its elf.types.Type) when that is set or the map says its value type, else
     as bytes.
     """
@@ -48,6 +50,8 @@ class ObjectMap:
         self.name = definition.name
         self.type = name_of(MAP_TYPES, definition.type)
         self.key_size, self.value_size = definition.key_size, definition.value_size
+        if self.type in _RECORDS:       # __type(value, ...) says what the records are; the kernel wants this
+            self.key_size, self.value_size = _RECORDS[self.type]
         self.max_entries, self.flags = definition.max_entries, definition.flags
         self.numa_node, self.map_extra = definition.numa_node, definition.map_extra
         self.pin_path = None
@@ -168,12 +172,46 @@ class ObjectMap:
         """The TypedMap; keys and values without BTF are bytes."""
         if self._typed is None:
             btf, definition = self._owner.file.btf, self.definition
-            self._typed = self._loaded().typed(
+            number = {4: "I", 8: "Q"}.get(self.value_size) if isinstance(self._loaded(), KernelObjects) else None
+            self._typed = self.map.typed(
                 *[value_codec(btf.type(type_id), "map " + self.name)
-                  if type_id and raw.size(btf, type_id) == size else size
-                  for type_id, size in ((definition.key_type, self.key_size),
-                                        (definition.value_type, self.value_size))])
+                  if type_id and raw.size(btf, type_id) == size else other
+                  for type_id, size, other in ((definition.key_type, self.key_size, self.key_size),
+                                               (definition.value_type, self.value_size, number or self.value_size))])
         return self._typed
+
+    def fileno(self):
+        """The map's descriptor: it can be given where a Map can."""
+        return self._loaded().fileno()
+
+    def push(self, value):
+        """Adds a value to a queue, stack or bloom filter."""
+        self._keyless().push(value)
+
+    def pop(self):
+        """Takes a value out of a queue or stack; None when it is empty."""
+        return self._keyless().pop()
+
+    def peek(self):
+        """The value that pop() would take."""
+        return self._keyless().peek()
+
+    def _keyless(self):
+        if self.type not in ("queue", "stack", "bloom_filter"):
+            raise ObjectError("map %s: a %s map has keys or no elements" % (self.name, self.type))
+        return self.typed
+
+    def new_inner(self, **changes):
+        """A new Map of the kind that this map of maps holds, the caller's to put into it and to close. changes:
+        another max_entries, name, flags."""
+        if self.definition.inner is None:
+            raise ObjectError("map %s: holds no maps" % self.name)
+        inner = ObjectMap(self._owner, self.definition.inner)
+        for name, value in changes.items():
+            if name not in ("max_entries", "name", "flags"):
+                raise TypeError("%s is nothing that an inner map may change" % name)
+            setattr(inner, name, value)
+        return inner._make(self._owner.btf)
 
     def __getitem__(self, key):
         return self.typed[key]
@@ -207,6 +245,12 @@ class ObjectMap:
             return iter(self.typed)
         return map(self.record_codec().decode, self.reader())
 
+    async def __aiter__(self):
+        """The records of a ring or perf buffer for `async for`, waited for in the running event loop."""
+        decode = self.record_codec().decode
+        async for record in self.reader():
+            yield decode(record)
+
     def reader(self, **options):
         """The RingBuffer or PerfBuffer of this map, made once."""
         if self._reader is None or self.type == "user_ringbuf":
@@ -237,7 +281,7 @@ class ObjectMap:
 
     def record_codec(self):
         wanted = self.record_type
-        if wanted is None and self.definition.value_type and self.type == "ringbuf":
+        if wanted is None and self.definition.value_type and self._says_records():
             wanted = self._owner.file.btf.type(self.definition.value_type)
         if wanted is None:
             return codec(0)
@@ -249,6 +293,11 @@ class ObjectMap:
                 raise ObjectError("map %s: the object's BTF has no %s" % (self.name, wanted))
             wanted = found
         return value_codec(wanted, "map " + self.name)
+
+    def _says_records(self):
+        """Is the value type that of the records? The u32 of a perf_event_array is a descriptor's."""
+        return self.type == "ringbuf" or self.type == "perf_event_array" and \
+            raw.skip(self._owner.file.btf, self.definition.value_type).kind in ("struct", "union")
 
     def __repr__(self):
         return "<ObjectMap %s %s key=%d value=%d max_entries=%d%s>" % (

@@ -2,6 +2,7 @@
 
 from collections.abc import MutableMapping
 
+from .mapkinds import BloomFilterMap, ObjectMap
 from .uapi import EXIST, NOEXIST
 from .values import codec
 
@@ -11,7 +12,8 @@ class TypedMap(MutableMapping):
 
     key, value: what values.codec() takes: a struct format ("IQ"), a C type of BTF, a number of plain
     bytes. A value of a per-CPU map is a list with one entry for each possible CPU; setting one value
-    sets it on all. `map` is the raw Map, which stays the caller's to close.
+    sets it on all. Where elements are kernel objects (maps, programs, sockets) a value may be given as that object.
+    `map` is the raw Map, which stays the caller's to close.
     """
 
     def __init__(self, map, key, value):
@@ -22,6 +24,7 @@ class TypedMap(MutableMapping):
                 raise ValueError("the %ss of map %s have %d bytes, this type has %d" % (
                     what, map.name, wanted, own))
         self._per_cpu = "percpu" in map.type
+        self._objects = isinstance(map, ObjectMap)
 
     def _decode(self, data):
         if self._per_cpu:
@@ -31,6 +34,8 @@ class TypedMap(MutableMapping):
     def _encode(self, value):
         if self._per_cpu and isinstance(value, list):
             return [self._value.encode(item) for item in value]
+        if self._objects and hasattr(value, "fileno"):
+            return value
         return self._value.encode(value)
 
     def __getitem__(self, key):
@@ -47,6 +52,8 @@ class TypedMap(MutableMapping):
             raise KeyError(key)
 
     def __contains__(self, key):
+        if isinstance(self.map, BloomFilterMap):
+            return self._encode(key) in self.map
         return self.map.lookup(self._key.encode(key)) is not None
 
     def __iter__(self):
@@ -79,6 +86,23 @@ class TypedMap(MutableMapping):
 
     def clear(self):
         self.map.clear()
+
+    # -- queue, stack, bloom_filter: no keys
+
+    def push(self, value):
+        """Adds a value."""
+        self.map.push(self._encode(value))
+
+    def pop(self):
+        """Takes a value out; None when there is none."""
+        return self._taken(self.map.pop())
+
+    def peek(self):
+        """The value that pop() would take."""
+        return self._taken(self.map.peek())
+
+    def _taken(self, data):
+        return None if data is None else self._decode(data)
 
     def __repr__(self):
         return "<TypedMap of %r>" % self.map

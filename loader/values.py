@@ -147,6 +147,8 @@ def _struct(type, left):
         return {name: get(data) for name, get, _ in members}
 
     def encode(values):
+        if not hasattr(values, "keys"):
+            raise ValueError("%s takes a dict of its members, not %r" % (type, values))
         buffer = bytearray(type.size)
         known = set()
         for name, _, put in members:
