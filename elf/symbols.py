@@ -30,6 +30,10 @@ DEBUG_FOLDER = "/usr/lib/debug"
 DEBUG_FOLDERS = []
 
 
+_STEPS = 64                     # symbols before an address that are looked at for one that it is inside of
+_LARGE, _FEW, _NEAR = 20000, 4, 1 << 20     # a table of so many symbols is not sorted for so few addresses, see `_near`
+
+
 class Symbol(NamedTuple):
     """`value` is a virtual address (in a relocatable file an offset in `section`); `section` is the
     index of its section; `version` is the GNU version without its @, `default` is False for one
@@ -73,6 +77,7 @@ class SymbolTable:
         self.strings_end = strings.offset + strings.size
         self._versions = None
         self._orders = {}
+        self._asked = 0
 
     # -- columns: one attribute of every symbol ----------------------------------------------------
 
@@ -215,10 +220,26 @@ class SymbolTable:
             self._orders[types] = values, array("I", sorted(self.indexes_of(types), key=values.__getitem__))
         return self._orders[types]
 
+    def _near(self, vaddr, types):
+        """As `by_address`, of the symbols that start in the mebibyte before the address: to find a first few in a
+        table of half a million takes a tenth of the time that sorting it takes."""
+        values, info, section = self._column("value"), self._column("info"), self._column("section")
+        last = vaddr - _NEAR
+        return values, sorted([index for index, value in enumerate(values) if last < value <= vaddr
+                               and info[index] & 15 in types and section[index]], key=values.__getitem__)
+
     def covering(self, vaddr, types):
         """The best symbol that `vaddr` is inside of, or None: the nearest start wins, a symbol
         without a size reaches to the next one, of aliases the most global."""
-        values, order = self.by_address(types)
+        self._asked += 1
+        if types not in self._orders and self._asked <= _FEW and self.count > _LARGE:
+            values, order = self._near(vaddr, types)
+            found = self._best(vaddr, values, order)
+            if found is not None and vaddr < found.value + found.size or len(order) > _STEPS:
+                return found
+        return self._best(vaddr, *self.by_address(types))
+
+    def _best(self, vaddr, values, order):
         low, high = 0, len(order)
         while low < high:       # bisect_right, through the order
             middle = (low + high) // 2
@@ -228,7 +249,7 @@ class SymbolTable:
                 low = middle + 1
         best = open_ended = None
         nearest = values[order[low - 1]] if low else None
-        for step in range(low - 1, max(low - 65, -1), -1):
+        for step in range(low - 1, max(low - 1 - _STEPS, -1), -1):
             if best is not None and values[order[step]] != best.value:
                 break
             symbol = self.symbol(order[step])
