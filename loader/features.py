@@ -107,6 +107,9 @@ def _load_options(type):
     return options
 
 
+_NO_HELPER = ("invalid func ", "unknown func ", "program of this type cannot use helper")
+
+
 @functools.lru_cache(maxsize=None)
 def has_helper(name, type):
     """May programs of this type call this helper ("bpf_ringbuf_reserve", "kprobe")?
@@ -121,8 +124,7 @@ def has_helper(name, type):
                                (0x95, 0, 0, 0, 0)), **_load_options(type))
     if log is None:
         return False
-    return not any(text in log for text in (
-        "invalid func ", "unknown func ", "program of this type cannot use helper"))
+    return not any(text in log for text in _NO_HELPER)
 
 
 @functools.lru_cache(maxsize=None)
@@ -328,6 +330,11 @@ _INSTRUCTIONS = {
 }
 
 
+_LARGE = _code((0xb7, 0, 0, 0, 0)) * 4097 + _code((0x95, 0, 0, 0, 0))
+# r0 = 3; do r0 -= 1 while r0 != 0
+_LOOP = _code((0xb7, 0, 0, 0, 3), (0x17, 0, 0, 0, 1), (0x55, 0, 0, -2, 0), (0x95, 0, 0, 0, 0))
+
+
 @functools.lru_cache(maxsize=None)
 def has_instruction(name):
     """Is a family of instructions there? Names: jmp_lt (ISA v2), jmp32 (v3), atomic_fetch (counted to
@@ -338,15 +345,54 @@ def has_instruction(name):
 @functools.lru_cache(maxsize=None)
 def has_large_programs():
     """May a program have more than 4096 instructions (5.2+, with CAP_BPF)?"""
-    return _refusal("socket_filter", _code((0xb7, 0, 0, 0, 0)) * 4097 + _code((0x95, 0, 0, 0, 0))) == ""
+    return _refusal("socket_filter", _LARGE) == ""
 
 
 @functools.lru_cache(maxsize=None)
 def has_loops():
     """Are loops that the verifier can follow to their end allowed (5.3+)?"""
-    # r0 = 3; do r0 -= 1 while r0 != 0
-    return _refusal("socket_filter", _code((0xb7, 0, 0, 0, 3), (0x17, 0, 0, 0, 1), (0x55, 0, 0, -2, 0),
-                                           (0x95, 0, 0, 0, 0))) == ""
+    return _refusal("socket_filter", _LOOP) == ""
+
+
+class Device:
+    """The same questions of the network interface with an index: what does it run itself (prog_ifindex,
+    map_ifindex: "offload")? Most can nothing."""
+
+    PROGRAMS, MAPS = ("sched_cls", "xdp"), ("hash", "array")       # what a kernel hands to a driver at all
+
+    def __init__(self, ifindex):
+        self.ifindex = ifindex
+
+    def has_map(self, type):
+        try:
+            Map.create(type, 4, 4, 1, ifindex=self.ifindex).close()
+        except KernelError as error:
+            if _permission(error):
+                raise
+            return False
+        return True
+
+    def has_program(self, type):
+        # 2: a driver may refuse a result of 0
+        return self._loads(type, _code((0xb7, 0, 0, 0, 2), (0x95, 0, 0, 0, 0)))
+
+    def _loads(self, type, code):
+        return _refusal(type, code, ifindex=self.ifindex) == ""
+
+    def has_helper(self, name, type):
+        from rawbpf.asm.helpers import helper_number
+        log = _refusal(type, _code((0x85, 0, 0, 0, helper_number(name)), (0x95, 0, 0, 0, 0)), ifindex=self.ifindex)
+        return log is not None and not any(text in log for text in _NO_HELPER + (
+            "not supported by FW", "unsupported function id"))      # the last two: Netronome's driver
+
+    def has_instruction(self, name):
+        return self._loads("socket_filter", _INSTRUCTIONS[name])
+
+    def has_large_programs(self):
+        return self._loads("socket_filter", _LARGE)
+
+    def has_loops(self):
+        return self._loads("socket_filter", _LOOP)
 
 
 def cpu_level():

@@ -147,7 +147,8 @@ def test_perf(host):
     assert own and [fields for fields in mine if fields["pid"] == os.getpid()] == own
 
 
-@pytest.mark.parametrize("words", [["-j"], [], ["macros"], ["macros", "prefix", "X_"]])
+@pytest.mark.parametrize("words", [["-j"], [], ["macros"], ["macros", "prefix", "X_"], ["dev", "lo"], ["dev", "lo", "-j"],
+                                   ["dev", "lo", "macros"], ["dev", "none", "-j"], ["kernel", "dev", "lo", "-j"]])
 def test_features(words, same):
     same("feature", "probe", *words)
 

@@ -3,7 +3,7 @@
 from .command import run_object
 from .words import fail
 
-USAGE = """usage: rawbpf feature probe [kernel] [full] [unprivileged] [macros [prefix PREFIX]]
+USAGE = """usage: rawbpf feature probe [{ kernel | dev NAME }] [full] [unprivileged] [macros [prefix PREFIX]]
        rawbpf feature list_builtins { prog_types | map_types | attach_types | link_types | helpers }
 
 full: also the helpers whose probes leave warnings in the kernel's log.
@@ -86,11 +86,15 @@ class _Output:
 
 def probe(session, words):
     full = macros = unprivileged = False
-    prefix = None
+    prefix = component = device = None
     while words:
         option = words.need("kernel", "dev", "full", "macros", "prefix", "unprivileged")
-        if option == "dev":
-            fail("not supported: probes of a device, because no driver that offloads BPF is at hand to check them with")
+        if option in ("kernel", "dev"):
+            if component:
+                fail("component to probe already specified")
+            component = option
+            device = _device(words) if option == "dev" else None
+            continue
         unprivileged = unprivileged or option == "unprivileged"
         full, macros = full or option == "full", macros or option == "macros"
         if option == "prefix":
@@ -101,10 +105,21 @@ def probe(session, words):
         macros = False
     out = _Output(session, macros, prefix or "")
     if unprivileged:
+        if device is not None:
+            fail("not supported: probes of a device by a user without capabilities, because that takes CAP_NET_ADMIN")
         return _in_child(out, full)
     from rawbpf.loader import features
-    _probe(out, features, full)
+    _probe(out, features if device is None else features.Device(device), full)
     return 0
+
+
+def _device(words):
+    import socket
+    name = words.next("name of an interface")
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return fail("unrecognized netdevice '%s': No such device" % name)
 
 
 def _in_child(out, full):
@@ -149,11 +164,16 @@ class _Unprivileged:
 
 
 def _probe(out, features, full):
-    _system(out)
+    """features: loader.features, or what answers the same questions."""
+    from rawbpf.loader.features import has_syscall
+    from rawbpf.loader.uapi import MAP_TYPES, PROG_TYPES
+    if not hasattr(features, "ifindex"):
+        _system(out)
     out.section("syscall_config", "system call availability", "System call availability")
-    out.answer("bpf_syscall", "bpf() syscall", features.has_syscall())
+    out.answer("bpf_syscall", "bpf() syscall", has_syscall())
     out.end_section()
-    programs = _types(out, features)
+    programs = _types(out, features, getattr(features, "PROGRAMS", list(PROG_TYPES)[1:]),
+                      getattr(features, "MAPS", list(MAP_TYPES)[1:]))
     _helpers(out, features, programs, full)
     out.section("misc", "miscellaneous eBPF features", "eBPF misc features")
     for name, plain, ask in _MISC:
@@ -197,18 +217,17 @@ def _sysctl_text(subject, what, texts, value):
     return "%s is %d bytes\n" % (subject, value)
 
 
-def _types(out, features):
+def _types(out, features, programs, maps):
     """Program and map types; -> {program type: is it there}."""
-    from rawbpf.loader.uapi import MAP_TYPES, PROG_TYPES
     found = {}
     out.section("program_types", "eBPF program types", "eBPF program types")
-    for name in list(PROG_TYPES)[1:]:
+    for name in programs:
         # tracing programs are first of all fentry, which a kernel may be locked down against
-        found[name] = features.has_program(name, "trace_fentry" if name == "tracing" else None)
+        found[name] = features.has_program(name, *(("trace_fentry",) if name == "tracing" else ()))
         out.answer(name + "_prog_type", "eBPF program_type " + name, found[name])
     out.end_section()
     out.section("map_types", "eBPF map types", "eBPF map types")
-    for name in list(MAP_TYPES)[1:]:
+    for name in maps:
         out.answer(name + "_map_type", "eBPF map_type " + name, features.has_map(name))
     out.end_section()
     return found
