@@ -421,7 +421,11 @@ def _create(fields):
     try:
         return syscalls.bpf("map_create", **fields)
     except OSError as error:
-        if error.errno != errno.EPERM or not kernel.charges_memlock() or not kernel.raise_memlock():
+        if error.errno == 524 and fields["map_type"] == MAP_TYPES["struct_ops"]:
+            # older kernels (5.10) know their structs only once they have read their own BTF, for the first program
+            from .program import Program
+            Program.load("socket_filter", bytes.fromhex("b700000000000000" "9500000000000000")).close()
+        elif error.errno != errno.EPERM or not kernel.charges_memlock() or not kernel.raise_memlock():
             raise
     return syscalls.bpf("map_create", **fields)
 

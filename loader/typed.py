@@ -2,7 +2,7 @@
 
 from collections.abc import MutableMapping
 
-from .mapkinds import BloomFilterMap, ObjectMap
+from .mapkinds import BloomFilterMap, ObjectMap, QueueMap
 from .uapi import EXIST, NOEXIST
 from .values import codec
 
@@ -93,8 +93,10 @@ class TypedMap(MutableMapping):
         """Adds a value."""
         self.map.push(self._encode(value))
 
-    def pop(self):
-        """Takes a value out; None when there is none."""
+    def pop(self, *key):
+        """Of a queue or stack: takes a value out; None when there is none. Of others as a dict's: pop(key[, default])."""
+        if key or not isinstance(self.map, QueueMap):
+            return MutableMapping.pop(self, *key)
         return self._taken(self.map.pop())
 
     def peek(self):

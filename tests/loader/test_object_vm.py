@@ -82,8 +82,8 @@ def test_a_function_of_a_program_is_replaced():
 def test_functions_of_a_program_are_traced():
     text = """#include "bpf.h"
 u64 arguments, results;
-SEC("fentry/global_sum") int enter(u64 *ctx) { arguments = ctx[0] * 1000 + ctx[1]; return 0; }
-SEC("fexit/global_sum") int leave(u64 *ctx) { results += ctx[2]; return 0; }
+SEC("fentry/global_sum") int enter(u64 *ctx) { arguments = (u32)ctx[0] * 1000 + (u32)ctx[1]; return 0; }
+SEC("fexit/global_sum") int leave(u64 *ctx) { results += (u32)ctx[2]; return 0; }
 """
     with Object.open(compile_bpf("features.c")) as one, Object.open(compile_bpf_text(text)) as two:
         one.rodata["targ_uid"] = 500
