@@ -120,11 +120,43 @@ def has_helper(name, type):
     from rawbpf.asm.helpers import helper_number
     if type in ("struct_ops", "ext"):
         raise ValueError("the helpers of a %s program depend on what it is for" % type)
-    log = _refusal(type, _code((0x85, 0, 0, 0, helper_number(name)), (0xb7, 0, 0, 0, 0),
-                               (0x95, 0, 0, 0, 0)), **_load_options(type))
-    if log is None:
-        return False
-    return not any(text in log for text in _NO_HELPER)
+    return _helper_probe(type).ask(helper_number(name))
+
+
+@functools.lru_cache(maxsize=None)
+def _helper_probe(type):
+    return _HelperProbe(type)
+
+
+class _HelperProbe:
+    """A program that calls a helper, loaded with one number after another: there are thousands of pairs, so that
+    nothing is made anew for each. ifindex: for a device."""
+
+    def __init__(self, type, ifindex=0):
+        self.type, self.ifindex = type, ifindex
+        self.options = _load_options(type) if not ifindex else {}
+        self.code = bytearray(_code((0x85, 0, 0, 0, 0), (0xb7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)))
+        self.log, self.license = bytearray(4096), bytearray(b"GPL\0")
+        attach_type = self.options.get("expected_attach_type")
+        self.attr = syscalls.ATTR["prog_load"].pack(
+            prog_type=PROG_TYPES[type], insn_cnt=3, insns=address(self.code), license=address(self.license), log_level=1,
+            log_size=len(self.log), log_buf=address(self.log), prog_flags=self.options.get("flags", 0), prog_ifindex=ifindex,
+            expected_attach_type=ATTACH_TYPES[attach_type] if attach_type else 0,
+            attach_btf_id=self.options.get("attach_btf_id", 0))
+
+    def ask(self, helper, none=_NO_HELPER):
+        """Is the program refused for something else than its helper, or not at all?"""
+        struct.pack_into("=i", self.code, 4, helper)
+        self.log[0] = 0
+        try:
+            KernelObject(syscalls.bpf_raw("prog_load", bytearray(self.attr))).close()
+            return True
+        except OSError as error:
+            log = self.log[:self.log.find(0)].decode("utf-8", "replace")
+            if error.errno in (errno.EPERM, errno.ENOMEM, errno.ENOSPC) or not log:
+                # with memory that may be locked, a larger buffer, the version that old kernels want of kprobes
+                log = _refusal(self.type, bytes(self.code), ifindex=self.ifindex, **self.options)
+        return log is not None and not any(text in log for text in none)
 
 
 @functools.lru_cache(maxsize=None)
@@ -381,9 +413,9 @@ class Device:
 
     def has_helper(self, name, type):
         from rawbpf.asm.helpers import helper_number
-        log = _refusal(type, _code((0x85, 0, 0, 0, helper_number(name)), (0x95, 0, 0, 0, 0)), ifindex=self.ifindex)
-        return log is not None and not any(text in log for text in _NO_HELPER + (
-            "not supported by FW", "unsupported function id"))      # the last two: Netronome's driver
+        # the last two: Netronome's driver
+        return _HelperProbe(type, self.ifindex).ask(
+            helper_number(name), _NO_HELPER + ("not supported by FW", "unsupported function id"))
 
     def has_instruction(self, name):
         return self._loads("socket_filter", _INSTRUCTIONS[name])

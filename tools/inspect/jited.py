@@ -21,6 +21,11 @@ _REGISTERS = {
 _M64 = (1 << 64) - 1
 
 
+def _of_the_kernel(address):
+    """With five levels of page tables (x86-64's LA57) its half begins at 0xff00..., on others later."""
+    return address >> 56 == 0xff
+
+
 class _Constants:
     """What the addresses in machine code are: the program's constants come there in the order of its
     instructions, in the registers that the JIT has for theirs."""
@@ -44,7 +49,7 @@ class _Constants:
         if not self.waiting:
             return None
         wanted, text, imm = self.waiting[-1]
-        if wanted != register or (value != imm if text is None else value >> 47 != 0x1ffff):
+        if wanted != register or (value != imm if text is None else not _of_the_kernel(value)):
             return None
         self.waiting.pop()
         return text
@@ -93,7 +98,7 @@ class _Function:
         return None
 
     def symbol(self, address, exact=False):
-        if address >> 47 != 0x1ffff:
+        if not _of_the_kernel(address):
             return None
         found = self.names.symbols.resolve(address)
         if found is None or exact and found.offset:
