@@ -13,6 +13,8 @@ _STATE = re.compile(r"^\s*(?:\d+: )?(?:frame\d+:|R\d+(?:_\w+)?=|;|from \d+ to \d
                     r"mark_precise|caller:|callee:|returning from|func#|Live regs|insns\s|"
                     r"max_states|to caller at|\d+: (?:R\d+|frame\d+)|cur state|old state|force_precise|"
                     r"Validating |Func#\d+ |fp-\d+|subprog#\d+:)")
+# A message on the line of its instruction, when the state that stands there otherwise is left out.
+_BEHIND = re.compile(r"^\d+: \([0-9a-f]{2}\) .* (infinite loop detected at insn \d+)")
 _NAMED = (
     re.compile(r"\binsn (?:idx )?(\d+)"),
     re.compile(r"^(\d+): "),
@@ -35,6 +37,9 @@ def failing_slot(log):
 def reason(log):
     """The line of the log that says why: the last that is not state or statistics."""
     for line in reversed(log.rstrip("\0\n").split("\n")):
+        behind = _BEHIND.match(line)
+        if behind:
+            return behind.group(1)
         if line.strip() and not _STATE.match(line):
             return _JOINED.sub("", line).strip()
     return ""
@@ -44,6 +49,9 @@ def messages(log):
     """All lines that say why: some refusals have two, the general one before the particular one."""
     said = []
     for line in reversed(log.rstrip("\0\n").split("\n")):
+        behind = _BEHIND.match(line)
+        if behind:
+            said.append(behind.group(1))
         if _INSTRUCTION.match(line):
             break
         if line.strip() and not _STATE.match(line):

@@ -125,14 +125,20 @@ class Kprobe(Source):
         if not has_kprobes():
             return
         module, _, function = pattern.rpartition(":")
-        before = None
-        for name, where in candidates(module, function or "*"):
-            text = "%s:%s" % (quote(where or "vmlinux"), quote(name)) if module else quote(name)
-            if text == before:
+        head, before = self.shown + ":", None
+
+        def declarations(name, where):
+            return lambda: KprobePoint(self, where, name, 0).declarations()
+
+        for name, where in candidates(module, function or "*"):     # of which there are a hundred thousand
+            key = (name, where) if module else name
+            if key == before:
                 continue
-            before = text
-            point = KprobePoint(self, where, name, 0)
-            yield Listed("%s:%s" % (self.shown, text), point.declarations)
+            before = key
+            text = name if name.isidentifier() else quote(name)
+            if module:
+                text = "%s:%s" % (quote(where or "vmlinux"), text)
+            yield Listed(head + text, declarations(name, where))
 
 
 class Kretprobe(Kprobe):

@@ -198,3 +198,11 @@ def test_junk_is_no_trouble():
     for log in ("", "\0", "\n\n", "0: (", "from 5 to 6:\n", "5: R1=", "processed x insns"):
         explain.explain(log)
         explain.statistics(log)
+
+
+def test_a_reason_on_the_line_of_its_instruction():
+    """Linux 6.18 prints a loop without end so."""
+    log = ("13: (0f) r2 += r1                     ; R1=scalar() R2=scalar()\n14: (a5) if r2 < 0x3 goto pc-9 infinite loop detected at "
+           "insn 6\ncur state: R0=1 R10=fp0\nold state: R0=1 R10=fp0\nprocessed 76 insns (limit 1000000) max_states_per_insn 0\n")
+    assert reason(log) == "infinite loop detected at insn 6" and failing_slot(log) == 6
+    assert messages(log) == ["infinite loop detected at insn 6"]

@@ -94,3 +94,26 @@ def test_a_probe_that_cannot_be_attached():
     code, _, err = run("trace", "--unsafe", "-e", "kprobe:vmlinux:nonsense {}")
     assert code == 1 and 'WARNING: nonsense is not traceable (either non-existing, inlined, or marked as "notrace")' in err
     assert "ERROR: Unable to attach probe: kprobe:vmlinux:nonsense: there is no such function" in err
+
+
+@pytest.mark.parametrize("statement, message", [
+    ('@a = count(); printf("%d", @a)', "unsupported format specifier for type 'count_t': d"),
+    ('@a[1] = sum(1); errorf("%x", @a[1])', "unsupported format specifier for type 'sum_t': x"),
+    ("@a = max(1); print(-@a)", "The - operator can not be used on expressions of type 'max_t'"),
+    ("@a = count(); exit(@a)", "exit() only supports integer arguments (count_t provided)"),
+    ("@a = count(); @b = hist(@a)", "hist() only supports integer arguments (count_t provided)"),
+])
+def test_aggregates_are_no_numbers_by_themselves(statement, message):
+    code, _, err = run("trace", "-e", "begin { %s }" % statement)
+    assert code == 1 and re.search("ERROR: (.*)", err).group(1) == message
+
+
+def test_aggregates_are_numbers_in_expressions():
+    assert run("trace", "-q", "-e", 'begin { @a = count(); $x = @a; printf("%d %d %d %s\\n", $x, @a + 0, (int64)@a, @a); exit(); }')[1] == \
+        "1 1 1 1\n\n\n@a: 1\n"
+
+
+def test_usermode_everywhere():
+    """Where an event has no registers, it is known."""
+    out = run("trace", "-q", "-e", "begin { print(usermode); } tracepoint:sched:sched_switch /!usermode/ { print(usermode); exit(); }")[1]
+    assert out.split() == ["1", "0"]

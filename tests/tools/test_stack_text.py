@@ -13,7 +13,7 @@ volatile int sink;
 __attribute__((noinline)) void leaf(int x)
 {
     usleep(1);
-    __asm__ volatile("leave_here: nop" : : : "memory");
+    __asm__ volatile("leave_here: nop\n.size leave_here, 1" : : : "memory");
     sink = x;
 }
 static inline __attribute__((always_inline)) void inner(int x)
@@ -113,7 +113,7 @@ JIT = r"""
 #include <sys/mman.h>
 #include <unistd.h>
 volatile int sink;
-__attribute__((noinline)) void leaf(void) { usleep(1); __asm__ volatile("leave_here: nop" : : : "memory"); sink = 1; }
+__attribute__((noinline)) void leaf(void) { usleep(1); __asm__ volatile("leave_here: nop\n.size leave_here, 1" : : : "memory"); sink = 1; }
 int main(void)
 {
     /* push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret */

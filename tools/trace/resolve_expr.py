@@ -125,9 +125,11 @@ class ExpressionTypes:
             constant = self.constant(node)
             wanted = {"literal string": str, "literal integer": int, "literal": (str, int)}[kind]
             if not isinstance(constant, wanted):
+                found = self.aggregate_of(node) or found
                 self.error(node, "%s() expects a %s literal (%s provided)"
                            % (call.name, kind[8:] or "string or integer", type_text(found)))
-        elif kind == "integer" and not isinstance(found, (Integer, Pointer, types.Boolean)):
+        elif kind == "integer" and (not isinstance(found, (Integer, Pointer, types.Boolean)) or self.aggregate_of(node)):
+            found = self.aggregate_of(node) or found
             self.error(node, "%s() only supports integer arguments (%s provided)" % (call.name, type_text(found)))
         elif kind == "string" and not isinstance(found, String):
             self.error(node, "%s() only supports string arguments (%s provided)" % (call.name, type_text(found)))
@@ -167,6 +169,14 @@ class ExpressionTypes:
             return kind.scalar_type
         return kind
 
+    def aggregate_of(self, node):
+        """The aggregate that an expression is as a whole, though its value is a number; None of others."""
+        if not isinstance(node, (ast.Map, ast.MapAccess)):
+            return None
+        name = node.name if isinstance(node, ast.Map) else node.map.name
+        var = self.script.maps.get(name)
+        return var.value if var is not None and isinstance(var.value, Aggregate) else None
+
     def _Unary(self, node):
         kind = self.expr(node.operand)
         if node.op == "*":
@@ -179,6 +189,8 @@ class ExpressionTypes:
             if isinstance(kind, types.Record) and kind.c_type is not None:
                 return kind         # *args: as it always was
             self.error(node, "Can not dereference type '%s'. It is not a pointer." % type_text(kind))
+        if self.aggregate_of(node.operand) is not None:
+            self._bad_unary(node, self.aggregate_of(node.operand))
         if node.op == "!":
             if not isinstance(kind, (Integer, types.Boolean, Pointer)):
                 self._bad_unary(node, kind)

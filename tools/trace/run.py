@@ -81,6 +81,11 @@ def _run(session, parsed, out):
     except VerifierError as error:
         if parsed.get("verbose"):
             _show_refusal_log(session.compiled.config, error)
+        told = not_allowed(session.compiled, error)
+        if told is not None:
+            sys.stdout.flush()
+            sys.stderr.write(told.format(color=sys.stderr.isatty()))
+            return 255
         raise Failure(refusal(session.compiled, error), 255)
     except (KernelError, SourceError, ChildError) as error:
         probe = getattr(error, "probe", None)
@@ -192,6 +197,20 @@ def _show_refusal_log(config, error):
         complain("Kernel log seems to be trimmed. This may be due to buffer not being big enough, try increasing the "
                  "BPFTRACE_LOG_SIZE environment variable beyond the current value of %d bytes. Or, add the configuration "
                  "`config = { log_size = N; }` to the script." % config.log_size, "WARNING")
+
+
+def not_allowed(compiled, error):
+    """The ScriptError of a helper that the kernel does not let this program call, or None when it is another refusal."""
+    from rawbpf.asm.helpers import helper_name
+    from .diagnostics import ScriptError
+    if "helper call is not allowed in probe" not in error.message and "program of this type cannot use helper" not in error.message:
+        return None
+    for program in compiled.programs:
+        if error.instruction is not None and error.call.endswith(" " + program.name):
+            span = program.code.spans[error.instruction]
+            return span and ScriptError(span, "helper %s not allowed in probe" % helper_name(program.code.instructions[
+                error.instruction].imm))
+    return None
 
 
 def refusal(compiled, error):

@@ -153,7 +153,9 @@ class _Path(Builtin):
         place = b.temporary(call.type) if dest.type.size < call.type.size else dest
         failed, done = f.block("no_path"), f.block()
         where = (b.followed if isinstance(node.type, Pointer) else b.followed_place)(node, failed)
+        statement, f.span = f.span, call.span       # where the kernel does not allow it, the call itself is shown
         got = f.call("bpf_d_path", where, b.address(place), call.type.size)
+        f.span = statement
         f.branch("s<=", got, 0, failed, done)
         f.position(failed)
         strings.zero(b, place, 0, min(8, call.type.size))

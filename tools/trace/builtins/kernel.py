@@ -41,16 +41,16 @@ class _Usermode(Builtin):
         r.arguments(self, call)
         if platform.machine() != "x86_64":
             r.error(call, "'usermode' builtin is only supported on x86_64")
-        if r.point.when in ("begin", "end"):
-            return self.returns         # the tracer's own process runs it
-        if r.point.program_type not in ("kprobe", "perf_event") or r.point.when is not None:
-            r.error(call, 'usermode can not be used with "%s" probes' % r.point.source.shown)
         return self.returns
+
+    def constant(self, r, call):
+        """Where there are no registers: 1 in the tracer's own process, else what runs is the kernel."""
+        if r.point.when is not None:
+            return int(r.point.when in ("begin", "end", "signal"))
+        return None if r.point.program_type in ("kprobe", "perf_event") else 0
 
     def value(self, b, call):
         f = b.f
-        if b.point.when in ("begin", "end"):
-            return 1
         return f.compare("==", f.alu("&", b.point.register(f, b.ctx, "cs"), USER_MODE), USER_MODE)
 
 

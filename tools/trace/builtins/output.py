@@ -16,7 +16,7 @@ class _Formatted(Builtin):
         r.arguments(self, call)
         parsed = Format(r.constant(call.arguments[0]))
         try:
-            parsed.check([a.type for a in call.arguments[1:]])
+            parsed.check([r.aggregate_of(a) or a.type for a in call.arguments[1:]])
         except FormatError as error:
             r.error(call, str(error))
         return None
