@@ -133,6 +133,12 @@ class StorageMap(Map):
             return Map._key(self, key)
         return bytearray(struct.pack("=i", fd_of(key)))
 
+    def _refused(self, what, error):
+        if error.errno == errno.EBADF and self.type == "inode_storage":
+            return refused("%s in %s map %s" % (what, self.type, self.name), error, "bpf", invalid=(
+                "that is no open file, or the BPF LSM is not active (it is not in /sys/kernel/security/lsm)"))
+        return Map._refused(self, what, error)
+
 
 class ArenaMap(Map):
     """Memory that programs and user space share (6.9+); max_entries are pages."""
