@@ -22,14 +22,30 @@ def attach(program, prefix, kind, target):
 
 
 def attach_to(program, type, attach_type, target, **options):
-    """The Link of a loaded Program on a target that no section names: an interface (its index or name), a cgroup or
-    network namespace (a descriptor or its path), a sockmap, a PerfEvent. Options: those of the function in link_net."""
+    """The Link of a loaded Program on a target that no section names. By the program's type:
+
+        xdp, tcx, netkit      an interface (its index or name)
+        tc, classifier        an interface, direction="ingress" or "egress": a TcFilter, not a link
+        cgroup*, sockops      a cgroup (a descriptor or its path)
+        sk_lookup, flow_dissector   a network namespace (a descriptor or its path)
+        netfilter             a hook: "local_in", ...
+        sk_skb, sk_msg        a sockmap or sockhash
+        socket, sk_reuseport  a socket
+        perf_event, kprobe, tracepoint   a PerfEvent
+        iter                  None, or a map; pid=, tid=, cgroup= and order= narrow it
+        freplace              a program, function=NAME: another than it was loaded for
+
+    attach_type=: where the section leaves it open (cgroup/skb, classifier, sk_skb). Other options: those of the
+    function in link_net."""
     from . import link_net
-    if attach_type and attach_type.startswith("cgroup") or attach_type == "lsm_cgroup":
+    kind = attach_type or ""
+    if kind.startswith("cgroup") or kind == "lsm_cgroup":
         with _opened(target) as cgroup:
             return link_net.attach_cgroup(program, cgroup, attach_type, **options)
-    if type == "sched_cls" and attach_type:
-        by = link_net.attach_tcx if attach_type.startswith("tcx") else link_net.attach_netkit
+    if type == "sched_cls":
+        by = link_net.attach_tcx if kind.startswith("tcx") else link_net.attach_netkit
+        if not kind:
+            return link_net.attach_tc(program, _interface(target), **options)
         return by(program, _interface(target), attach_type, **options)
     if type == "xdp":
         return link_net.attach_xdp(program, _interface(target), **options)
@@ -38,8 +54,18 @@ def attach_to(program, type, attach_type, target, **options):
             return link_net.attach_netns(program, namespace, attach_type, **options)
     if type in ("sk_skb", "sk_msg"):
         return link_net.attach_sockmap(program, target, attach_type, **options)
+    if type == "netfilter":
+        return link_net.attach_netfilter(program, hook=target, **options)
+    if type in ("socket_filter", "sk_reuseport"):
+        return link_net.attach_socket(program, target, **options)
     if type in ("perf_event", "kprobe", "tracepoint"):
         return link.attach_perf_event(program, target, **options)
+    if kind == "trace_iter":
+        return link.attach_iter(program, link.iter_info(target, **options))
+    if type == "ext":
+        from .collection import function_of
+        target = getattr(target, "program", target)
+        return link_net.attach_freplace(program, target, function_of(target, **options))
     raise ObjectError("a %s program is not attached to a target like that: see rawbpf.loader.link and link_net" % type)
 
 

@@ -168,7 +168,8 @@ class ObjectProgram:
         if self.type == "ext" and self.attach_prog is None:
             raise ObjectError("program %s replaces a function of another: set its attach_prog" % self.name)
         if self.attach_prog is not None:        # ext, or fentry and fexit of a program's function
-            options.update(attach_prog=self.attach_prog, attach_btf_id=_function_of(self.attach_prog, self.target))
+            extended = getattr(self.attach_prog, "program", self.attach_prog)       # of an ObjectProgram too
+            options.update(attach_prog=extended, attach_btf_id=function_of(extended, self.target))
             return None
         try:
             options["attach_btf_id"], module = btf_target(self.expected_attach_type, self.target)
@@ -204,13 +205,14 @@ class ObjectProgram:
         except (ObjectError, ElfError) as error:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
 
-    def attach_to(self, target, **options):
-        """Attaches it to a target that its section does not name: an interface (index or name), a cgroup or network
-        namespace (descriptor or path), a sockmap, a PerfEvent; see autoattach.attach_to -> Link."""
+    def attach_to(self, target=None, **options):
+        """Attaches it to a target that its section does not name: an interface, a cgroup, a network namespace, a socket,
+        a map to iterate over, ...; autoattach.attach_to has the list -> Link, or what closes as one."""
         if self.program is None:
             raise ObjectError("program %s: is not loaded" % self.name)
         from . import autoattach
-        return autoattach.attach_to(self.program, self.type, self.expected_attach_type, target, **options)
+        attach_type = options.pop("attach_type", self.expected_attach_type)
+        return autoattach.attach_to(self.program, self.type, attach_type, target, **options)
 
     def fileno(self):
         """The loaded program's descriptor: it can be given where a Program can."""
@@ -276,14 +278,14 @@ def _in_module(module, name, kind):
     return (own[-1], module) if own else None
 
 
-def _function_of(program, name):
+def function_of(program, function):
     """BTF id of a function of a loaded program."""
     from .btf import BtfObject
     from rawbpf.elf.btf import Btf
     with BtfObject.from_id(program.info().btf_id) as btf:
-        found = Btf.parse(btf.data()).find_id(name, "func")
+        found = Btf.parse(btf.data()).find_id(function, "func")
     if not found:
-        raise ObjectError("the program %s has no function %s" % (program.name, name))
+        raise ObjectError("the program %s has no function %s" % (program.name, function))
     return found
 
 

@@ -96,6 +96,27 @@ class IoctlLink(PerfLink):
     info = update = detach = pin = _no_link
 
 
+class IterLink(Link):
+    """A BPF iterator: each read() is one run of it."""
+
+    __slots__ = ()
+
+    def read(self):
+        """What a whole run of it writes, as bytes."""
+        import os
+        fd, parts = iter_open(self), []
+        try:
+            while True:
+                part = os.read(fd, 1 << 16)
+                if not part:
+                    return b"".join(parts)
+                parts.append(part)
+        except OSError as error:
+            raise refused("run of iterator", error, "trace") from None
+        finally:
+            os.close(fd)
+
+
 class LinkGroup:
     """Several links as one. They close in parallel: the kernel takes a tenth of a second and more to be
     rid of one perf event, because it waits until no CPU can be in its program."""
@@ -239,7 +260,18 @@ def attach_iter(program, info=b"", flags=0):
     except OSError as error:
         raise refused("attach of iterator %s" % program.name, error, "trace",
                       invalid=since((5, 8), "a BPF iterator")) from None
-    return Link(fd)
+    return IterLink(fd)
+
+
+def iter_info(map=None, cgroup=None, order=0, pid=0, tid=0):
+    """A union bpf_iter_link_info for attach_iter: a map (of bpf_map_elem and the like), a cgroup (its descriptor and an
+    order: 1 itself, 2 and 3 with those below it, pre- or post-order, 4 those above it; 6.1+), a process or thread
+    (6.1+)."""
+    if map is not None:
+        return struct.pack("=I12x", fd_of(map))
+    if cgroup is not None:
+        return struct.pack("=IIQ", order or 1, fd_of(cgroup), 0)
+    return struct.pack("=IIII", tid, pid, 0, 0) if pid or tid else b""
 
 
 def iter_open(link):

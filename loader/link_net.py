@@ -20,6 +20,8 @@ from .uapi import ATTACH_TYPES, F_ID, F_LINK, number
 # NFPROTO_* and NF_INET_* of include/uapi/linux/netfilter.h
 NFPROTO = {"ipv4": 2, "ipv6": 10}
 HOOKS = {"pre_routing": 0, "local_in": 1, "forward": 2, "local_out": 3, "post_routing": 4}
+_SOL_SOCKET, _SO_ATTACH_BPF, _SO_DETACH_BPF = 1, 50, 27
+_SO_ATTACH_REUSEPORT_EBPF, _SO_DETACH_REUSEPORT_BPF = 52, 68
 XDP_FLAGS = {"": 0, "skb": 2, "drv": 4, "hw": 8}
 
 
@@ -88,6 +90,68 @@ def _relative(kind, introduced):
 
 attach_tcx = _relative("tcx", (6, 6))
 attach_netkit = _relative("netkit", (6, 7))
+
+
+class TcFilter:
+    """A program in a filter of traffic control. No link holds it: it stays until close(), whatever becomes of this
+    process (the interface's clsact qdisc stays)."""
+
+    def __init__(self, ifindex, parent, priority, handle):
+        self.ifindex, self.parent, self.priority, self.handle = ifindex, parent, priority, handle
+
+    def close(self):
+        from .netlink import Socket
+        if self.handle is not None:
+            with Socket() as netlink:
+                netlink.remove_filter(self.ifindex, self.parent, self.priority, self.handle)
+            self.handle = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def attach_tc(program, ifindex, direction="ingress", priority=0, handle=0):
+    """A sched_cls program on an interface by a filter of traffic control, as `tc filter add ... bpf direct-action`:
+    for kernels without tcx (before 6.6). direction: "ingress" or "egress". -> TcFilter"""
+    from .netlink import EGRESS, INGRESS, Socket
+    parent = {"ingress": INGRESS, "egress": EGRESS}[direction]
+    with Socket() as netlink:
+        return TcFilter(ifindex, parent, *netlink.add_filter(ifindex, parent, fd_of(program), program.name,
+                                                             priority, handle))
+
+
+class SocketProgram:
+    """A program that a socket has; closing this takes it away from there."""
+
+    def __init__(self, sock, detach):
+        self.socket, self._detach = sock, detach
+
+    def close(self):
+        if self._detach is not None and self.socket.fileno() >= 0:
+            self.socket.setsockopt(_SOL_SOCKET, self._detach, 0)
+        self._detach = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def attach_socket(program, sock):
+    """A socket_filter program on a socket, or an sk_reuseport one on the group of sockets that share its port
+    (socket(7): SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_EBPF) -> SocketProgram."""
+    reuseport = program.type == "sk_reuseport"
+    try:
+        sock.setsockopt(_SOL_SOCKET, _SO_ATTACH_REUSEPORT_EBPF if reuseport else _SO_ATTACH_BPF, fd_of(program))
+    except OSError as error:
+        raise refused("attach of program %s to a socket" % program.name, error, "net", invalid={
+            errno.EINVAL: "the socket does not share its port (SO_REUSEPORT)" if reuseport else ""}.get(error.errno, "")
+        ) from None
+    return SocketProgram(sock, _SO_DETACH_REUSEPORT_BPF if reuseport else _SO_DETACH_BPF)
 
 
 def attach_netfilter(program, pf="ipv4", hook="local_in", priority=0, defragment=False):

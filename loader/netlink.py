@@ -4,6 +4,7 @@ Formats: rtnetlink(7), netlink(7); the attributes are those of linux/if_link.h, 
 linux/pkt_cls.h and linux/tc_act/tc_bpf.h. They are of the network namespace of the thread that asks.
 """
 
+import errno
 import os
 import socket
 import struct
@@ -12,8 +13,8 @@ from typing import NamedTuple
 from .errors import refused
 
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
-_RTM_GETQDISC, _RTM_GETTCLASS, _RTM_GETTFILTER = 38, 42, 46
-_REQUEST, _ACK, _DUMP = 1, 4, 0x300
+_RTM_NEWQDISC, _RTM_GETQDISC, _RTM_GETTCLASS, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 38, 42, 44, 45, 46
+_REQUEST, _ACK, _DUMP, _EXCL, _CREATE, _ECHO = 1, 4, 0x300, 0x200, 0x400, 8
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")           # struct nlmsghdr
 _IFINFO = struct.Struct("=BxHiII")          # struct ifinfomsg
@@ -21,12 +22,14 @@ _TCMSG = struct.Struct("=BxxxiIII")         # struct tcmsg
 _IFLA_IFNAME, _IFLA_XDP = 3, 43
 _XDP_FD, _XDP_ATTACHED, _XDP_FLAGS, _XDP_PROG_ID, _XDP_DRV_ID, _XDP_SKB_ID, _XDP_HW_ID = 1, 2, 3, 4, 5, 6, 7
 _TCA_KIND, _TCA_OPTIONS = 1, 2
-_BPF_ACT, _BPF_NAME, _BPF_ID = 1, 7, 11     # TCA_BPF_*
+_BPF_ACT, _BPF_FD, _BPF_NAME, _BPF_FLAGS, _BPF_ID = 1, 6, 7, 8, 11     # TCA_BPF_*
 _ACT_KIND, _ACT_OPTIONS, _ACT_BPF_NAME, _ACT_BPF_ID = 1, 2, 6, 9
 _MODES = {1: "driver", 2: "generic", 3: "offload"}
 XDP_MODES = {"xdp": 0, "xdpgeneric": 2, "xdpdrv": 4, "xdpoffload": 8}
 _IF_NO_EXIST = 1
 ROOT, INGRESS, EGRESS = 0xffffffff, 0xfffffff2, 0xfffffff3
+_CLSACT = 0xfffffff1            # TC_H_CLSACT, the parent of ingress and egress
+_ETH_P_ALL = 0x0300             # in network byte order
 
 
 class Interface(NamedTuple):
@@ -111,6 +114,34 @@ class Socket:
             for _, found in self._tc(_RTM_GETTFILTER, ifindex, parent):
                 if text(found.get(_TCA_KIND, b"")) == "bpf" and _TCA_OPTIONS in found:
                     yield _filter(kind, dict(parse(found[_TCA_OPTIONS])))
+
+    def add_filter(self, ifindex, parent, fd, name, priority=0, handle=0):
+        """Puts a sched_cls program (its descriptor), which says itself what becomes of a packet, on INGRESS or EGRESS
+        of an interface, and a clsact qdisc where there is none -> (priority, handle) that it got."""
+        qdisc = _TCMSG.pack(0, ifindex, 0xffff0000, _CLSACT, 0) + attribute(_TCA_KIND, b"clsact\0")
+        try:
+            for _ in self.ask("clsact on interface %d" % ifindex, _RTM_NEWQDISC, _ACK | _CREATE | _EXCL, qdisc):
+                continue
+        except OSError as error:
+            if error.errno != errno.EEXIST:
+                raise
+        options = attribute(_BPF_FD, struct.pack("=I", fd)) + attribute(_BPF_NAME, name.encode() + b"\0") + \
+            attribute(_BPF_FLAGS, struct.pack("=I", 1))        # TCA_BPF_FLAG_ACT_DIRECT
+        body = _TCMSG.pack(0, ifindex, handle, parent, priority << 16 | _ETH_P_ALL) + attribute(_TCA_KIND, b"bpf\0") + \
+            attribute(_TCA_OPTIONS | 0x8000, options)
+        found = priority, handle
+        for kind, payload in self.ask("filter on interface %d" % ifindex, _RTM_NEWTFILTER,
+                                      _ACK | _ECHO | _CREATE | _EXCL, body):
+            if kind == _RTM_NEWTFILTER and len(payload) >= _TCMSG.size:
+                _, _, handle, _, info = _TCMSG.unpack_from(payload)
+                found = info >> 16, handle
+        return found
+
+    def remove_filter(self, ifindex, parent, priority, handle):
+        """Takes away what add_filter() put there."""
+        body = _TCMSG.pack(0, ifindex, handle, parent, priority << 16 | _ETH_P_ALL) + attribute(_TCA_KIND, b"bpf\0")
+        for _ in self.ask("filter on interface %d" % ifindex, _RTM_DELTFILTER, _ACK, body):
+            continue
 
     def set_xdp(self, ifindex, fd, mode="xdp", overwrite=False):
         """Puts a program (its descriptor; -1: none) on an interface without a link: it stays when this process

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import struct
 
 import pytest
@@ -110,16 +111,64 @@ def test_an_order_of_two():
         with Object.open(compile_bpf("api.c")) as one, Object.open(compile_bpf("api.c")) as two:
             first, second = (each.load(only="tcx").programs["tcx"] for each in (one, two))
             with first.attach_to("vb") as link, second.attach_to("vb", flags=F_BEFORE, relative=link):
-                assert link_net.prog_query(pair_index("vb"), "tcx_ingress").prog_ids == [
+                assert link_net.prog_query(socket.if_nametoindex("vb"), "tcx_ingress").prog_ids == [
                     second.program.info().id, first.program.info().id]
                 assert frames("va", "vb") == 5
                 assert (one.bss["hits"], two.bss["hits"]) == (5, 5)
     in_netns(body)
 
 
-def pair_index(name):
-    import socket
-    return socket.if_nametoindex(name)
+def test_a_filter_of_traffic_control():
+    """A classifier, by its return value, where there is no tcx, too."""
+    def body():
+        pair("veth", "va", "vb")
+        with Object.open(compile_bpf("api.c")) as obj:
+            program = obj.load(only="shot").programs["shot"]
+            for name, direction in (("vb", "ingress"), ("va", "egress")):
+                with program.attach_to(name, direction=direction) as one:
+                    assert frames("va", "vb") == 0
+                    with program.attach_to(name, direction=direction) as two:
+                        assert (one.priority, one.handle) != (two.priority, two.handle)
+                assert frames("va", "vb") == 5
+            assert obj.bss["hits"] == 5 + 1         # on the way out the sender is told of the first one
+    in_netns(body)
+
+
+def test_an_iterator_over_a_map():
+    with Object.open(compile_bpf("api.c")) as obj:
+        obj.load(only=["element", "classify"])
+        for number in range(20):
+            obj.maps["stats"][{"pid": number, "kind": 1, "port": 2}] = ROW
+        with obj.programs["element"].attach_to(obj.maps["stats"]) as link:
+            assert (link.read(), obj.bss["hits"]) == (b"", 21)      # it also runs at the end
+            link.read()
+            assert obj.bss["hits"] == 42
+        with pytest.raises(KernelError):
+            obj.programs["element"].attach_to()
+
+
+def test_a_filter_of_a_socket():
+    with Object.open(compile_bpf("api.c")) as obj:
+        obj.load(only="nothing")
+        one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with one, two:
+            two.settimeout(0.05)
+            with obj.programs["nothing"].attach_to(two):
+                one.send(b"dropped")
+                with pytest.raises(OSError):
+                    two.recv(10)
+            one.send(b"arrives")
+            assert two.recv(10) == b"arrives"
+        assert obj.bss["hits"] == 1
+
+
+def test_an_attach_type_that_the_section_leaves_open(cgroup):       # noqa: F811
+    with Object.open(compile_bpf("api.c")) as obj:
+        program = obj.load(only="either").programs["either"]
+        with pytest.raises(ObjectError, match="is not attached to a target like that"):
+            program.attach_to(cgroup)
+        with program.attach_to(cgroup, attach_type="cgroup_inet_ingress") as link:
+            assert link.info().attach_type == "cgroup_inet_ingress"
 
 
 def test_a_cgroup_by_its_path(obj, cgroup):       # noqa: F811
