@@ -16,9 +16,13 @@ from .tracefs import tracefs
 _FUNCTION = re.compile(r"([A-Za-z0-9_.$]+)(?:\+(0x[0-9a-fA-F]+|\d+))?\Z")
 
 
-def attach(program, prefix, kind, target):
-    """The Link of a loaded Program. `prefix` and `kind` are those of elf.bpf_sections.SectionType."""
-    return _KINDS[kind](program, prefix, target)
+def attach(program, prefix, kind, target, **options):
+    """The Link of a loaded Program. `prefix` and `kind` are those of elf.bpf_sections.SectionType. Options: cookie
+    (what bpf_get_attach_cookie() gives), and for user-space probes pid (one process only)."""
+    for name in options:
+        if name not in ("cookie", "pid") or kind == "iter" or name == "pid" and not kind.startswith("uprobe"):
+            raise ObjectError("%s takes no %s" % (prefix.rstrip("+"), name))
+    return _KINDS[kind](program, prefix, target, **options)
 
 
 def attach_to(program, type, attach_type, target, **options):
@@ -107,38 +111,38 @@ def _function(target):
     return found.group(1), int(found.group(2) or "0", 0)
 
 
-def _perf(program, attr):
-    event = perf.PerfEvent.open(attr)
+def _perf(program, attr, cookie=None, pid=-1):
+    event = perf.PerfEvent.open(attr, pid=pid)
     try:
-        return link.attach_perf_event(program, event)
+        return link.attach_perf_event(program, event, cookie)
     except BaseException:
         event.close()
         raise
 
 
-def _tracepoint(program, prefix, target):
+def _tracepoint(program, prefix, target, cookie=None):
     group, slash, name = target.partition("/")
     if not slash:
         raise ObjectError("%r is no GROUP/NAME of a tracepoint" % target)
-    return _perf(program, perf.tracepoint(tracepoint_id(group, name)))
+    return _perf(program, perf.tracepoint(tracepoint_id(group, name)), cookie)
 
 
-def _kprobe(program, prefix, target):
+def _kprobe(program, prefix, target, cookie=None):
     name, offset = _function(target)
     retprobe = prefix.startswith("kret")
     if retprobe and offset:
         raise ObjectError("a return probe has no offset: %s" % target)
-    return _perf(program, perf.kprobe(name, offset, retprobe=retprobe))
+    return _perf(program, perf.kprobe(name, offset, retprobe=retprobe), cookie)
 
 
-def _ksyscall(program, prefix, target):
+def _ksyscall(program, prefix, target, cookie=None):
     from .externs import syscall_wrapper
     name = target
     if syscall_wrapper():
         name = "__%s_sys_%s" % ({"x86_64": "x64", "aarch64": "arm64"}.get(kernel.arch(), kernel.arch()), target)
     else:
         name = "__se_sys_" + target
-    return _perf(program, perf.kprobe(name, retprobe=prefix.startswith("kret")))
+    return _perf(program, perf.kprobe(name, retprobe=prefix.startswith("kret")), cookie)
 
 
 def _binary(path):
@@ -193,7 +197,7 @@ def _places(target):
     return Binary(path), name
 
 
-def _uprobe(program, prefix, target):
+def _uprobe(program, prefix, target, cookie=None, pid=0):
     from rawbpf.elf.symbols import Symbols
     binary, name = _places(target)
     retprobe = prefix.startswith("uret")
@@ -210,10 +214,10 @@ def _uprobe(program, prefix, target):
         if symbol is None:
             raise ObjectError("%s has no function %s" % (binary.image.path, plain))
         offset = binary.offset(symbol, extra)
-    return _perf(program, perf.uprobe(binary.path, offset, retprobe=retprobe))
+    return _perf(program, perf.uprobe(binary.path, offset, retprobe=retprobe), cookie, pid or -1)
 
 
-def _uprobe_multi(program, prefix, target):
+def _uprobe_multi(program, prefix, target, cookie=None, pid=0):
     from rawbpf.elf.symbols import Symbols
     binary, pattern = _places(target)
     offsets = sorted({binary.offset(symbol) for symbol in Symbols(binary.image)
@@ -221,19 +225,23 @@ def _uprobe_multi(program, prefix, target):
     if not offsets:
         raise ObjectError("%s has no function %s" % (binary.image.path, pattern))
     return link.attach_uprobe_multi(program, binary.path, offsets, retprobe=prefix.startswith("uret"),
-                                    session="session" in prefix)
+                                    session="session" in prefix, pid=pid, cookies=_each(cookie, offsets))
 
 
-def _kprobe_multi(program, prefix, target):
+def _each(cookie, places):
+    return None if cookie is None else [cookie] * len(places)
+
+
+def _kprobe_multi(program, prefix, target, cookie=None):
     options = dict(retprobe=prefix.startswith("kret"), session="session" in prefix)
     if not set(target) & set("*?["):
-        return link.attach_kprobe_multi(program, [target], **options)
+        return link.attach_kprobe_multi(program, [target], cookies=_each(cookie, [target]), **options)
     names, addresses = _traceable_functions(target)
     if not names:
         raise ObjectError("no function that can be traced matches %s" % target)
     if addresses:
-        return link.attach_kprobe_multi(program, addresses=addresses, **options)
-    return link.attach_kprobe_multi(program, names, **options)
+        return link.attach_kprobe_multi(program, addresses=addresses, cookies=_each(cookie, addresses), **options)
+    return link.attach_kprobe_multi(program, names, cookies=_each(cookie, names), **options)
 
 
 def _traceable_functions(pattern):
@@ -258,14 +266,14 @@ def _traceable_functions(pattern):
                    fnmatch.fnmatchcase(line.split()[0], pattern)}), []
 
 
-def _tracing_multi(program, prefix, target):
+def _tracing_multi(program, prefix, target, cookie=None):
     from . import ksyms
     module, colon, pattern = target.rpartition(":")
     btf = ksyms.types_of(module if colon and module != "vmlinux" else None)
     ids = [number for name, number in btf.functions() if fnmatch.fnmatchcase(name, pattern) and _traceable(btf, number)]
     if not ids:
         raise ObjectError("the kernel has no function that can be traced and matches %s" % target)
-    return link.attach_tracing_multi(program, "trace_%s_multi" % prefix.split(".")[0], ids)
+    return link.attach_tracing_multi(program, "trace_%s_multi" % prefix.split(".")[0], ids, _each(cookie, ids))
 
 
 def _traceable(btf, number):
@@ -285,8 +293,8 @@ def _traceable(btf, number):
 _KINDS = {
     "tracepoint": _tracepoint, "kprobe": _kprobe, "ksyscall": _ksyscall, "uprobe": _uprobe,
     "uprobe_multi": _uprobe_multi, "kprobe_multi": _kprobe_multi,
-    "raw_tracepoint": lambda program, prefix, target: link.attach_raw_tracepoint(program, target),
-    "tracing": lambda program, prefix, target: link.attach_tracing(program),
+    "raw_tracepoint": lambda program, prefix, target, cookie=None: link.attach_raw_tracepoint(program, target, cookie),
+    "tracing": lambda program, prefix, target, cookie=None: link.attach_tracing(program, cookie),
     "tracing_multi": _tracing_multi,
     "iter": lambda program, prefix, target: link.attach_iter(program),
 }

@@ -187,8 +187,9 @@ class ObjectProgram:
         return bool(self._kind and self._kind.attach and self.target) or bool(
             self._kind and self.type == "ext" and self.attach_prog is not None)
 
-    def attach(self):
-        """Attaches it to what its section says -> Link."""
+    def attach(self, **options):
+        """Attaches it to what its section says (`target`, which may be set) -> Link. Options, where the kind takes
+        them: cookie, what bpf_get_attach_cookie() or bpf_usdt_cookie() gives the program; pid, for one process."""
         if self.program is None:
             raise ObjectError("program %s: is not loaded" % self.name)
         if not self.attachable:
@@ -200,8 +201,8 @@ class ObjectProgram:
         try:
             if self._kind.attach == "usdt":
                 from . import object_usdt
-                return object_usdt.attach(self._owner, self, self.target)
-            return autoattach.attach(self.program, self._kind.prefix, self._kind.attach, self.target)
+                return object_usdt.attach(self._owner, self, self.target, **options)
+            return autoattach.attach(self.program, self._kind.prefix, self._kind.attach, self.target, **options)
         except (ObjectError, ElfError) as error:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
 

@@ -171,6 +171,23 @@ def test_an_attach_type_that_the_section_leaves_open(cgroup):       # noqa: F811
             assert link.info().attach_type == "cgroup_inet_ingress"
 
 
+@pytest.mark.kernel(since="5.15")
+def test_cookies_and_processes():
+    """A target, a cookie and a process that are given when a program is attached."""
+    with Object.open(compile_bpf("api.c")) as obj:
+        obj.load(only=["user", "point", "element"])
+        obj.programs["user"].target = "libc.so.6:getpid"
+        with obj.programs["user"].attach(cookie=1000, pid=os.getpid()), obj.programs["user"].attach(cookie=3, pid=1):
+            os.getpid()
+            os.getpid()
+        assert (obj.bss["hits"], obj.bss["cookies"]) == (2, 2000)
+        with obj.programs["point"].attach(cookie=1 << 40):
+            os.getppid()
+        assert obj.bss["cookies"] % (1 << 40) == 2000 and obj.bss["cookies"] >> 40 >= 1
+        with pytest.raises(ObjectError, match="program point: tp takes no pid"):
+            obj.programs["point"].attach(pid=1)
+
+
 def test_a_cgroup_by_its_path(obj, cgroup):       # noqa: F811
     with obj.programs["egress"].attach_to("/proc/self/fd/%d" % cgroup) as link:
         assert link_net.prog_query(cgroup, "cgroup_inet_egress").prog_ids == [obj.programs["egress"].program.info().id]
