@@ -82,7 +82,8 @@ class ObjectProgram:
         owner, linked = self._owner, self.link()
         instructions, maps = self._with_maps(linked)
         options = dict(name=self.name, license=owner.file.license, flags=self.flags, ifindex=self.ifindex,
-                       expected_attach_type=self.expected_attach_type, log_level=log_level, maps=maps, **log)
+                       expected_attach_type=self.expected_attach_type, log_level=log_level, maps=maps,
+                       token=owner.token, **log)
         if self._kind and "usdt" in self._kind.options and self.expected_attach_type is None:
             from . import features
             if features.has_link("uprobe_multi"):       # all its places by one link
@@ -100,7 +101,7 @@ class ObjectProgram:
         tables = {}
         try:
             for name, slots in linked.tables.items():
-                tables[name] = insn_array(slots)
+                tables[name] = insn_array(slots, owner.token)
             maps.update(tables)
             return Program.load(self.type, instructions, **options)
         except VerifierError as error:
@@ -230,9 +231,9 @@ class ObjectProgram:
         return "<ObjectProgram %s %r %s>" % (self.name, self.section, "loaded" if self.program else "not loaded")
 
 
-def insn_array(slots):
+def insn_array(slots, token=None):
     """A map of places of a program, by their slots before it is loaded, for `gotox` (6.19+)."""
-    made = Map.create("insn_array", 4, 16, len(slots), name=JUMP_TABLES)
+    made = Map.create("insn_array", 4, 16, len(slots), name=JUMP_TABLES, token=token)
     try:
         for number, slot in enumerate(slots):
             made.update(number, struct.pack("=IIII", slot, 0, 0, 0))      # struct bpf_insn_array_value
@@ -295,10 +296,10 @@ class Object:
     `rodata`, `data`, `bss`, `kconfig`, `arena` (variables by name), `struct_ops` (those of the maps), `license`, `name`, `file` (BpfObjectFile), `btf`
     (BtfObject or None). Errors: ElfError and ObjectError about the file, KernelError about the kernel."""
 
-    def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None):
+    def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None, token=None):
         self.file, self.pin_root, self.btf, self._clones = file, pin_root, None, None
         self.name = name if name is not None else re.sub(r"\..*", "", os.path.basename(file.path))
-        self._btf_path, self._options = btf_path, kconfig
+        self._btf_path, self._options, self.token = btf_path, kconfig, token
         self.externs = Externs(file)
         self.linker = Linker(file, CoreResolver(file.btf, None) if file.btf is None else self._core(),
                              self.externs.resolve)
@@ -318,7 +319,8 @@ class Object:
     def open(cls, path, **options):
         """Reads an object file. Options: name (the file's, for names of data maps); pin_root: where maps that
         ask for it are pinned; btf_path: the BTF to relocate against in place of the kernel's; kconfig:
-        {"CONFIG_X": "y"} in place of the kernel's configuration."""
+        {"CONFIG_X": "y"} in place of the kernel's configuration; token: a kobject.Token that delegates the permission
+        to load (6.9+)."""
         return cls(BpfObjectFile.open(path), **options)
 
     @classmethod
@@ -456,12 +458,15 @@ class Object:
         from . import arg_ctx
         from .btf import BtfObject
         from .object_btf import for_kernel, has_kind
-        if not has_kind("func"):
+        def has(kind):
+            return has_kind(kind, self.token)
+        if not has("func"):
             return
         clones = arg_ctx.Clones(self.file, {program.type for program in self.programs.values()})
-        self._clones = clones if clones.ids and not arg_ctx.known() else None
+        # kernels with tokens know the tag
+        self._clones = clones if clones.ids and self.token is None and not arg_ctx.known() else None
         try:
-            self.btf = BtfObject.load(for_kernel(self.file, self.externs, clones=self._clones))
+            self.btf = BtfObject.load(for_kernel(self.file, self.externs, has, self._clones), self.token)
         except KernelError as error:
             # programs and most maps do without; what cannot says so itself
             self.btf_error = error

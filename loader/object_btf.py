@@ -28,13 +28,13 @@ _PROBES = {
 
 
 @functools.lru_cache(maxsize=None)
-def has_kind(name):
-    """Does the kernel take this kind of BTF type?"""
+def has_kind(name, token=None):
+    """Does the kernel take this kind of BTF type? token: a kobject.Token that delegates the permission to load BTF."""
     strings = b"\0x\0.x\0"
     types = _INT + _PROBES[name]
     try:
         BtfObject.load(struct.pack("=HBBIIIII", 0xeb9f, 1, 0, 24, 0, len(types), len(types), len(strings)) +
-                       types + strings).close()
+                       types + strings, token).close()
     except KernelError:
         return False
     return True

@@ -113,7 +113,8 @@ class ObjectMap:
 
     def _make(self, btf):
         definition = self.definition
-        options = dict(name=self.kernel_name(), flags=self.flags, numa_node=self.numa_node, map_extra=self.map_extra)
+        options = dict(name=self.kernel_name(), flags=self.flags, numa_node=self.numa_node, map_extra=self.map_extra,
+                       token=self._owner.token)
         if self.exclusive_program is not None:
             options["exclusive"] = self._owner.digest(self.exclusive_program)
         entries = self.max_entries

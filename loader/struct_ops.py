@@ -236,7 +236,7 @@ class StructOpsMap(ObjectMap):
             options["value_type_btf_obj"] = BtfObject.of_module(kernel.module)
         try:
             self.map = Map.create("struct_ops", 4, kernel.value_size, 1, name=self.name, flags=self.flags, btf=btf,
-                                  btf_vmlinux_value_type_id=kernel.value_id, **options)
+                                  btf_vmlinux_value_type_id=kernel.value_id, token=self._owner.token, **options)
         finally:
             for module in options.values():
                 module.close()

@@ -8,12 +8,23 @@ import traceback
 
 import pytest
 
-from rawbpf.loader import KernelError, Map, Program
+from rawbpf.asm import assemble, write_object
+from rawbpf.loader import KernelError, Map, Object, Program
 from rawbpf.loader.btf import BtfObject, storage_types
 from rawbpf.loader.kobject import Token
+from rawbpf.loader.uapi import MAP_TYPES
 from tests.loader.code import RETURN_0
 
 pytestmark = pytest.mark.kernel(since="6.9")
+OBJECT = write_object(assemble("""
+.license "GPL"
+.map counts hash key=4 value=8 max_entries=16
+.section xdp
+count:
+    r1 = map[counts] ll
+    r0 = 2
+    exit
+"""), MAP_TYPES)
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432          # the same on x86_64 and aarch64
 SET_STRING, CMD_CREATE = 1, 6
@@ -56,6 +67,10 @@ def unprivileged(channel):
             assert program.fileno() > 0
         with BtfObject.load(storage_types(8), token=token) as btf:
             assert btf.fileno() > 0
+        with Object.parse(OBJECT, token=token) as obj:
+            obj.load()
+            obj.maps["counts"].map[5] = b"12345678"
+            assert obj.btf is not None and obj.programs["count"].program.fileno() > 0
     with pytest.raises(KernelError):
         Program.load("xdp", RETURN_0)
 
