@@ -217,9 +217,8 @@ def has_link(kind):
         if _permission(error):
             raise
         return False
-    kept = [bytearray(b"/\0"), bytearray(8), bytearray(b"no such function\0")]
-    pointers = bytearray(struct.pack("=Q", address(kept[2])))
-    given = {"path": address(kept[0]), "offsets": address(kept[1]), "syms": address(pointers)}
+    kept = [bytearray(b"/\0"), bytearray(8)]
+    given = {"path": address(kept[0]), "offsets": address(kept[1])}
     fields = {name: given.get(name, value) for name, value in fields.items()}
     with program:
         try:
@@ -236,10 +235,9 @@ _NOWHERE = 0xffffffff       # a descriptor that is none
 _UPROBE = {"path": 0, "cnt": 1, "offsets": 0}
 _LINK_PROBES = {    # program type, attach type, layout of the request, errnos of a kernel that knows it, its fields
     "perf_event": ("kprobe", "perf_event", "plain", (errno.EBADF,), {"target_fd": _NOWHERE}),
-    "kprobe_multi": ("kprobe", "trace_kprobe_multi", "kprobe_multi", (errno.ESRCH, errno.ENOENT),
-                     {"syms": 0, "cnt": 1}),
-    "kprobe_session": ("kprobe", "trace_kprobe_session", "kprobe_multi", (errno.ESRCH, errno.ENOENT),
-                       {"syms": 0, "cnt": 1}),
+    # a name at an address that is none: to answer for a name, the kernel would unpack all that it has
+    "kprobe_multi": ("kprobe", "trace_kprobe_multi", "kprobe_multi", (errno.EFAULT,), {"syms": 1, "cnt": 1}),
+    "kprobe_session": ("kprobe", "trace_kprobe_session", "kprobe_multi", (errno.EFAULT,), {"syms": 1, "cnt": 1}),
     "uprobe_multi": ("kprobe", "trace_uprobe_multi", "uprobe_multi", (errno.EBADF,), _UPROBE),
     "uprobe_session": ("kprobe", "trace_uprobe_session", "uprobe_multi", (errno.EBADF,), _UPROBE),
     "cgroup": ("cgroup_skb", "cgroup_inet_ingress", "plain", (errno.EBADF,), {"target_fd": _NOWHERE}),

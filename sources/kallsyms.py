@@ -175,7 +175,11 @@ def beginning_with(head):
 def traceable_addresses(wanted):
     """{(name, module or ""): [addresses]} of the functions in `wanted`, names that are `repeated`. Those that
     cannot be traced are left out where the kernel tells one address from another (6.5+)."""
-    table, places = addresses(wanted), _traced_places()
+    several = _made_of(_text(), "several", lambda _: addresses({n for n, c in traceable_counts().items() if c > 1}))
+    table, places = {key: found for key, found in several.items() if key[0] in wanted}, _traced_places()
+    rest = wanted - {name for name, _ in table}
+    if rest:
+        table.update({key: found for key, found in repeated().items() if key[0] in rest})
     if places is None:
         return table
     # the place is the call at a function's start, behind a landing pad of up to two instructions
