@@ -10,7 +10,7 @@ Every class takes what stands after the kind in a probe's text, in as many strin
 """
 
 from . import find
-from .base import Target
+from .base import SourceError, Target
 
 
 class Probe:
@@ -43,10 +43,15 @@ class Probe:
         return self.points[0].expected_attach_type
 
     def load(self, instructions, **options):
-        """Program.load with the type this probe needs. One program serves all points unless they
-        differ in kind (`groups_with`): then SourceError."""
+        """Program.load with the type this probe needs. One program serves all points; where the kernel wants one for
+        each (a wildcard of fentry), SourceError. Code that reads arguments is right for the points that are
+        `groups_with` the one that made it."""
         from rawbpf.loader.program import Program
 
+        first = self.points[0]
+        if any(point.load_options != first.load_options for point in self.points):
+            raise SourceError("%s is %d events, and each needs a program of its own: a %s by name for each of "
+                              "`points`" % (self, len(self.points), type(self).__name__))
         return Program.load(self.program_type, instructions,
                             expected_attach_type=self.expected_attach_type,
                             **{**self.points[0].load_options, **options})
