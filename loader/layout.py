@@ -13,11 +13,11 @@ _TYPES = {
 
 
 class Layout:
-    __slots__ = ("size", "fields")
+    __slots__ = ("size", "fields", "_whole")
 
     def __init__(self, text):
         offset = 0
-        self.fields = {}
+        self.fields, self._whole = {}, {}       # the second: by the size of buffers, what unpack() needs
         for declaration in text.split(","):
             kind, names = declaration.split()
             if kind.startswith("char["):
@@ -55,9 +55,22 @@ class Layout:
 
     def unpack(self, buffer):
         """{field: value} of all fields that lie within the buffer; char arrays are cut at the NUL."""
-        values = {}
-        for name, (offset, form) in self.fields.items():
-            if offset + form.size <= len(buffer):
-                value = form.unpack_from(buffer, offset)[0]
-                values[name] = value
+        known = self._whole.get(len(buffer))
+        if known is None:
+            known = self._whole[len(buffer)] = self._within(len(buffer))
+        form, names, others = known
+        values = dict(zip(names, form.unpack_from(buffer)))
+        for name, same in others:
+            values[name] = values[same]
         return values
+
+    def _within(self, size):
+        """(one Struct of what lies within so many bytes, its fields, [(name, other name of the same place)])."""
+        text, at, names, others = "=", 0, {}, []
+        for name, (offset, form) in self.fields.items():
+            if offset in names:
+                others.append((name, names[offset]))
+            elif offset + form.size <= size:
+                text += "%dx%s" % (offset - at, form.format[1:])
+                at, names[offset] = offset + form.size, name
+        return struct.Struct(text), tuple(names.values()), others
