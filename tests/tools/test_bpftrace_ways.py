@@ -117,3 +117,39 @@ def test_usermode_everywhere():
     """Where an event has no registers, it is known."""
     out = run("trace", "-q", "-e", "begin { print(usermode); } tracepoint:sched:sched_switch /!usermode/ { print(usermode); exit(); }")[1]
     assert out.split() == ["1", "0"]
+
+
+@pytest.mark.parametrize("name, value, message", [
+    ("MAX_STRLEN", "abc", "BPFTRACE_MAX_STRLEN: expecting a number, got abc"),
+    ("MAX_STRLEN", "-1", "BPFTRACE_MAX_STRLEN: expecting a number, got -1"),
+    ("PRINT_MAPS_ON_EXIT", "maybe", "BPFTRACE_PRINT_MAPS_ON_EXIT: Invalid bool value: valid values are true, false, 1 or 0."),
+    ("MISSING_PROBES", "x", "BPFTRACE_MISSING_PROBES: Invalid value for BPFTRACE_MISSING_PROBES: valid values are ignore, warn and error."),
+    ("LICENSE", "MIT", "Invalid value for license. Found: MIT. Valid values: Dual MIT/GPL, Dual BSD/GPL, Dual MPL/GPL, "
+                       "GPL and additional rights, GPL v2, GPL."),
+    ("BTF", "/nonexistent", "BPFTRACE_BTF: /nonexistent: No such file or directory"),
+])
+def test_wrong_settings_in_the_environment(name, value, message):
+    code, out, err = run("trace", "-e", "begin { print(curtask.pid); exit(); }", **{"BPFTRACE_" + name: value})
+    assert (code, out, err) == (1, "", "ERROR: %s\n" % message)
+
+
+def test_colour_by_the_environment():
+    red = "\x1b[31m"
+    assert red in run("trace", "-e", "begin { nosuch(); }", BPFTRACE_COLOR="always")[2]
+    assert red in run("trace", "-p", "x", "-e", "begin { }", BPFTRACE_COLOR="always")[2]
+    assert "\x1b" not in run("trace", "-e", "begin { nosuch(); }", BPFTRACE_COLOR="never")[2]
+
+
+def test_types_from_another_file():
+    """BPFTRACE_BTF names the file that types are looked up in: a module's has no task_struct of its own."""
+    out = run("trace", "-q", "-e", "begin { print(curtask.pid > 0); exit(); }", BPFTRACE_BTF="/sys/kernel/btf/vmlinux")[1]
+    assert out == "true\n\n\n"
+
+
+def test_numbers_stay_numbers_in_an_address_space():
+    """What bpftrace 0.27.1 prints."""
+    script = ("begin { $x = kptr(5); print(uptr((uint64)5)); print(sizeof(kptr((uint32)5))); print($x + 1); print(uptr((int8*)5)); "
+              "print(*kptr(1)); exit(); }")
+    assert run("trace", "-q", "-e", script)[1] == "5\n4\n6\n0x5\n0\n\n\n"
+    code, _, err = run("trace", "-e", 'begin { print(kptr("abc")); }')
+    assert code == 1 and "ERROR: kptr() only supports integer or pointer arguments (string provided)\n" in err

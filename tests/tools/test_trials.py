@@ -75,7 +75,7 @@ def test_benchmarks(rawbpf):
 @pytest.mark.slow
 def test_what_they_need(rawbpf):
     done = rawbpf("trace", "-e", "test:a { }")
-    assert (done.returncode, done.stderr) == (1, "ERROR: No probes attached; use --test to run test probes.\n")
+    assert (done.returncode, done.stderr) == (255, "ERROR: No probes attached; use --test to run test probes.\n")
     done = rawbpf("trace", "--bench", "-e", "begin { }")
     assert (done.returncode, done.stderr) == (1, "ERROR: No probes attached: the script has no bench probes.\n")
     done = rawbpf("trace", "-e", "test:a { print(1); } begin { print(2); }")

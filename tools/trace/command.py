@@ -131,10 +131,8 @@ def info():
 
 def complain(message, severity="ERROR"):
     """A line on the error stream, in colour on a terminal."""
-    begin = end = ""
-    if sys.stderr.isatty():
-        from .diagnostics import COLORS, RESET
-        begin, end = COLORS.get(severity, ""), RESET
+    from .diagnostics import COLORS, RESET, colored
+    begin, end = (COLORS.get(severity, ""), RESET) if colored(sys.stderr) else ("", "")
     sys.stdout.flush()
     sys.stderr.write("%s%s: %s%s\n" % (begin, severity, message, end))
 
@@ -254,7 +252,7 @@ def trace(parsed):
 
 def _trace(parsed, name, text, positional, named, process):
     from rawbpf.loader.errors import KernelError
-    from .diagnostics import ScriptError
+    from .diagnostics import ScriptError, colored
     from .engine import compile_script
     try:
         pid = process.pid if process is not None else None
@@ -265,13 +263,13 @@ def _trace(parsed, name, text, positional, named, process):
                                   probe_filter=probe_filter(parsed))
     except ScriptError as error:
         sys.stdout.flush()
-        sys.stderr.write(error.format(color=sys.stderr.isatty()))
+        sys.stderr.write(error.format(color=colored(sys.stderr)))
         return 1
     except KernelError as error:
         raise Failure(str(error), 1)
     if not parsed.get("no_warnings"):
         for warning in compiled.warnings:
-            sys.stderr.write(warning.format(color=sys.stderr.isatty()))
+            sys.stderr.write(warning.format(color=colored(sys.stderr)))
     if parsed.get("codegen") == "llvm":
         from rawbpf.asm import AsmError
         from .llvm import recompile

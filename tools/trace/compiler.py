@@ -55,7 +55,10 @@ class Compiler:
         self.options = Options(positional, cpid, self.target.unsafe, warnings, probe_filter)
         self.machine = machine or Machine()
         self.diagnostics = diagnostics or Diagnostics()
-        self.config = Config(os.environ if environment is None else environment)
+        try:
+            self.config = Config(os.environ if environment is None else environment)
+        except ConfigError as error:
+            raise ScriptError(None, str(error)) from None
         self.names, self.named = names, named
         self.include_paths, self.includes = include_paths, includes
         self._output = output

@@ -110,7 +110,7 @@ class Config:
         for name in [*SETTINGS, *RENAMED] if environment else ():
             value = environment.get("BPFTRACE_" + name.upper())
             if value is not None:
-                self.set(name, value)
+                self.set("BPFTRACE_" + name.upper(), value)
                 self._fixed.add(RENAMED.get(name, name))
 
     def set(self, key, value):

@@ -182,6 +182,13 @@ class Diagnostic:
         return "\n".join(self.lines(color)) + "\n"
 
 
+def colored(stream):
+    """Whether messages to a stream are in colour: BPFTRACE_COLOR is always, never or auto, on terminals."""
+    import os
+    wanted = os.environ.get("BPFTRACE_COLOR", "auto")
+    return wanted == "always" or wanted != "never" and stream.isatty()
+
+
 class ScriptError(Exception):
     """A script is wrong. `diagnostics` are all the errors (and warnings) found so far; `span`,
     `message` and `hints` are those of the first. `span` is None when there is no place to show."""
@@ -248,7 +255,7 @@ class Diagnostics:
 
     def emit(self, stream):
         """Writes all of it, in colour on a terminal."""
-        stream.write(self.format(color=stream.isatty()))
+        stream.write(self.format(color=colored(stream)))
 
 
 def format_all(diagnostics, color=False):

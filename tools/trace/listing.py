@@ -45,7 +45,7 @@ def list_program(path, pid, verbose, json=False):
 def list_script(name, text, positional, pid, verbose, json=False):
     """Print the events that a script would attach to; returns the exit status."""
     from rawbpf.sources import SourceError, Target, find
-    from .diagnostics import ScriptError, Source
+    from .diagnostics import ScriptError, Source, colored
     from .parser import parse
     target = Target(pid=pid)
     try:
@@ -61,7 +61,7 @@ def list_script(name, text, positional, pid, verbose, json=False):
                     _print(_listed(source, attach_point, points, target), verbose, json)
     except ScriptError as error:
         sys.stdout.flush()
-        sys.stderr.write(error.format(color=sys.stderr.isatty()))
+        sys.stderr.write(error.format(color=colored(sys.stderr)))
         return 1
     return 0
 

@@ -95,11 +95,20 @@ class Machine:
 
     @functools.cached_property
     def btf(self):
-        """The kernel's types, or None."""
+        """The kernel's types, or None; those of the file that BPFTRACE_BTF names instead."""
+        import os
         from rawbpf.elf.btf import Btf
+        from rawbpf.elf.image import ElfError
         from rawbpf.loader import kernel
-        path = kernel.vmlinux_btf()
-        return Btf.open(path) if path else None
+        named = os.environ.get("BPFTRACE_BTF")
+        if not named:
+            path = kernel.vmlinux_btf()
+            return Btf.open(path) if path else None
+        from .diagnostics import ScriptError
+        try:
+            return Btf.open(named)
+        except (OSError, ElfError) as error:
+            raise ScriptError(None, "BPFTRACE_BTF: %s" % error) from None
 
     def kernel_address(self, name):
         """The address of a kernel symbol, None when there is none (or addresses are hidden)."""

@@ -37,6 +37,7 @@ class Variable:
     def __init__(self, name, span, depth):
         self.name, self.span = name, span
         self.type = None
+        self.space = None               # which memory a number in it means as an address, see Resolver.space
         self.assigned = False
         self.origin = "declaration"     # what made it: for messages
         self.sized = False              # declared with a type: assignments convert to it
@@ -55,6 +56,7 @@ class Unit:
         self.for_variables = {}         # id of For -> Variable
         self.sizes = {}                 # id of a sizeof or offsetof -> number
         self.infos = {}                 # id of a typeinfo -> ast.Record
+        self.used = {}                  # id of an ast.Variable that is read -> Variable
 
     @property
     def point(self):
@@ -229,6 +231,8 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
             self.error(node, "Value '%s' cannot be assigned to a scratch variable." % kind)
         self._merge_variable(node, value, var, kind)
         target.type = var.type
+        if isinstance(kind, Integer):
+            var.space = self.space(value)
 
     def assign_variable(self, node, target, kind):
         """A value of this type goes to a Variable node's variable, which is made if need be."""

@@ -147,6 +147,7 @@ class ExpressionTypes:
                        hints and ["Did you mean %s?" % " or ".join(hints)])
         self.capture(var)
         self.used(node, var)
+        self.unit.used[id(node)] = var
         if var.type is None:
             raise Unresolved()
         return var.type
@@ -512,11 +513,13 @@ class ExpressionTypes:
         """Which memory a number means as an address: True user, False kernel, None unknown."""
         if isinstance(node.type, Pointer):
             return node.type.user
-        if isinstance(node, ast.Identifier):
+        if isinstance(node, (ast.Identifier, ast.Call)):
             entry = builtins.lookup(node.name)
             space = getattr(entry, "space", None)
             if space is not None:
                 return space(self)
+        if isinstance(node, ast.Variable):
+            return self.unit.used[id(node)].space if id(node) in self.unit.used else None
         if isinstance(node, ast.FieldAccess):
             kind = node.operand.type
             if isinstance(kind, Pointer):

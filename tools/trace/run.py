@@ -83,8 +83,9 @@ def _run(session, parsed, out):
             _show_refusal_log(session.compiled.config, error)
         told = not_allowed(session.compiled, error)
         if told is not None:
+            from .diagnostics import colored
             sys.stdout.flush()
-            sys.stderr.write(told.format(color=sys.stderr.isatty()))
+            sys.stderr.write(told.format(color=colored(sys.stderr)))
             return 255
         raise Failure(refusal(session.compiled, error), 255)
     except (KernelError, SourceError, ChildError) as error:
@@ -124,7 +125,7 @@ def the_mode(session, parsed):
     for other in ("test", "bench"):
         if not mode and kinds <= {"test", "bench"} and other in kinds:
             raise Failure("No probes attached; use --%s to run %s probes."
-                          % (other, other if other == "test" else "benchmark"))
+                          % (other, other if other == "test" else "benchmark"), 255)
     return mode
 
 

@@ -1,6 +1,6 @@
 """Reading memory: str, buf, kptr, uptr, bswap, and addresses of symbols."""
 from .. import strings, types
-from ..written import type_text
+from ..written import base_text, type_text
 from ..types import Integer, Pointer, String
 from . import Argument, Builtin, register
 
@@ -166,9 +166,9 @@ class _Buf(Builtin):
 
 
 class _Space(Builtin):
-    """kptr() and uptr(): which memory an address means."""
+    """kptr() and uptr(): which memory an address means. The type stays what it was."""
     pure = True
-    arguments = (Argument("integer", "pointer"),)
+    arguments = (Argument("any", "pointer"),)
 
     def __init__(self, name, user):
         self.names, self.user = (name,), user
@@ -176,7 +176,12 @@ class _Space(Builtin):
     def resolve(self, r, call):
         r.arguments(self, call)
         kind = call.arguments[0].type
-        return Pointer(kind.target if isinstance(kind, Pointer) else None, self.user)
+        if not isinstance(kind, (Integer, Pointer)):
+            r.error(call, "%s() only supports integer or pointer arguments (%s provided)" % (self.name, base_text(kind)))
+        return Pointer(kind.target, self.user) if isinstance(kind, Pointer) else kind
+
+    def space(self, r):
+        return self.user
 
     def value(self, b, call):
         return b.value(call.arguments[0])
