@@ -6,6 +6,7 @@ it names, opened under the process's own root folder; perf's map files of just-i
 """
 
 import os
+import stat
 from array import array
 from bisect import bisect_right
 from typing import NamedTuple
@@ -406,7 +407,8 @@ def _frames(found, places):
 
 class PerfMap:
     """A just-in-time compiler's list of its functions: lines of `START SIZE NAME`, in hexadecimal.
-    Code that was written over other code comes later in the file. Read again when it has grown."""
+    Code that was written over other code comes later in the file. Read again when it has grown. Anybody can put
+    something there: nothing but a regular file is read, and of that no more than 256 MiB."""
 
     def __init__(self, path):
         self.path = path
@@ -417,13 +419,16 @@ class PerfMap:
         try:
             status = os.stat(self.path)
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if stamp == self._stamp:
+            if stamp == self._stamp or not stat.S_ISREG(status.st_mode):
                 return
-            with open(self.path, "rb") as file:
-                text = file.read(256 << 20)
+            with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                text = file.read(256 << 20) or b""
         except OSError:
             return
         self._stamp = stamp
+        self._take(text)
+
+    def _take(self, text):
         rows = {}
         for line in text.split(b"\n"):
             fields = line.split(None, 2)
@@ -438,6 +443,9 @@ class PerfMap:
 
     def resolve(self, address):
         self._refresh()
+        return self._find(address)
+
+    def _find(self, address):
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None

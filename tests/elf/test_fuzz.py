@@ -361,5 +361,13 @@ def test_texts():
         kernel = symbolizer.KernelSymbols(broken)
         kernel.resolve(0xffffffff81000104), kernel.resolve(0xffffffffc0001041), kernel.find("twin"), list(kernel)
 
+    listed = symbolizer.PerfMap("/nowhere")
+
+    def jit(broken):
+        listed._take(broken)
+        listed._find(0x10007), listed._find(1 << 63)
+
+    jitted = b"10000 20 interpreted loop\n10020 10 lazy\n-5 1 x\nffffffffffffffff ff last\n"
+    assert campaign(jitted, [(0, len(jitted))], jit) == 0
     assert campaign(KALLSYMS, [(0, len(KALLSYMS))], use) == 0
     assert campaign(maps, [(0, len(maps))], lambda broken: symbolizer.ProcessSymbols(broken).resolve(0x7f0000000000)) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rawbpf.elf.image import Image
-from rawbpf.elf.symbolizer import KernelSymbols, ProcessSymbols, Resolved, SymbolCache, read_maps
+from rawbpf.elf.symbolizer import KernelSymbols, PerfMap, ProcessSymbols, Resolved, SymbolCache, read_maps
 from rawbpf.elf.symbols import Symbols
 from tests.cc import compile_c
 from tests.elf.files import run
@@ -202,6 +202,13 @@ def test_perf_map(tmp_path):
         finally:
             os.unlink(path)
         symbols.close()
+
+
+def test_what_is_no_perf_map(tmp_path):
+    """A pipe, which nobody writes to, and a folder: nothing is waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", ".", "none"):
+        assert PerfMap(str(tmp_path / name)).resolve(0x1000) is None
 
 
 def test_vdso():
