@@ -4,6 +4,7 @@ import pytest
 
 from rawbpf.asm import ir
 from rawbpf.elf import types
+from rawbpf.elf.image import ElfError
 from rawbpf.sources import SourceError, trace_format
 from rawbpf.sources.tracepoint import TracepointPoint
 
@@ -126,3 +127,21 @@ def test_unaligned_field_is_read_in_pieces():
         point.field(f, f.params[0], each)
     loads = [op.info[:2] for op in f.current.ops if op.kind == "load"]
     assert loads == [(12, 4), (16, 4), (22, 2), (24, 2)]
+
+
+def test_damaged_texts():
+    """RAWBPF_FUZZ says how many, as in tests/elf/test_fuzz.py."""
+    from tests.elf.test_fuzz import ROUNDS, campaign
+
+    text = (COMMON % ("event", line("__data_loc char[] name", 8, 4, 0) + line("u8 raw[16]", 12, 16, 0) + line(
+        "const struct sockaddr * addr", 32, 8, 0) + line("enum hrtimer_mode mode", 40, 4, 0))).encode()
+
+    def use(broken):
+        try:
+            for field in trace_format.parse(broken.decode("utf-8", "replace")).fields:
+                trace_format.field_type(field)
+        except SourceError as error:
+            assert error.reason
+            raise ElfError("format", None, error.reason) from None
+
+    assert campaign(text, [(0, len(text))], use) > ROUNDS / 10
