@@ -129,6 +129,7 @@ def test_unaligned_field_is_read_in_pieces():
     assert loads == [(12, 4), (16, 4), (22, 2), (24, 2)]
 
 
+@pytest.mark.slow
 def test_damaged_texts():
     """RAWBPF_FUZZ says how many, as in tests/elf/test_fuzz.py."""
     from tests.elf.test_fuzz import ROUNDS, campaign
