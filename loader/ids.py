@@ -28,10 +28,10 @@ def walk(kind):
 
 
 def open_fd(kind, number, flags=0):
-    """A descriptor of the object with this id, or None when it has gone."""
+    """A descriptor of the object with this id, or None when it has gone or is not there yet."""
     try:
         return syscalls.bpf(kind + "_get_fd_by_id", prog_id=number, open_flags=flags)
     except OSError as error:
-        if error.errno == errno.ENOENT:
+        if error.errno in (errno.ENOENT, errno.EAGAIN):     # EAGAIN: a link that is still being made
             return None
         raise refused("open of %s %d" % (kind, number), error, "admin") from None

@@ -5,7 +5,7 @@ import os
 from rawbpf.elf.btf import VMLINUX, Btf
 
 from .command import run_object
-from .objects import around_text, by_id, each, holders, one
+from .objects import around_text, by_id, each, holders, one, records
 from .words import fail
 
 USAGE = """usage: rawbpf btf { show | list } [id ID]
@@ -63,7 +63,7 @@ def show(session, words):
     words.end()
     users, held = _users(), holders("btf")
     if found is None:
-        session.show((record(blob, users, held) for blob in each("btf")), text)
+        session.show(records("btf", lambda blob: record(blob, users, held)), text)
         return
     with found:
         session.show([record(found, users, held)], text, True)

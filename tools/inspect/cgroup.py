@@ -6,7 +6,7 @@ from rawbpf.loader.errors import KernelError
 from rawbpf.loader.uapi import ATTACH_TYPES, F_ALLOW_MULTI, F_ALLOW_OVERRIDE
 
 from .command import run_object
-from .objects import by_id, full_name, one, recorded, vmlinux
+from .objects import Gone, by_id, full_name, one, recorded, vmlinux
 from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf cgroup { show | list } CGROUP [effective]
@@ -49,15 +49,15 @@ def records(path, effective):
                 refused = error
                 continue
             answered = True
+            flags = {} if effective else {
+                "attach_flags": _FLAGS.get(found.attach_flags & 3, "unknown(%x)" % found.attach_flags)}
             for number in found.prog_ids:
-                with by_id("prog", number) as program:
-                    fields = {"id": number, "attach_type": kind}
-                    if not effective:
-                        fields["attach_flags"] = _FLAGS.get(found.attach_flags & 3, "unknown(%x)" % found.attach_flags)
-                    info = program.info()
-                    fields["name"] = full_name(info)
-                    fields.update(_attach_btf(info))
-                    yield fields
+                try:
+                    with by_id("prog", number) as program:
+                        info = program.info()
+                except Gone:
+                    continue
+                yield {"id": number, "attach_type": kind, **flags, "name": full_name(info), **_attach_btf(info)}
     if refused is not None and not answered:
         raise refused
 

@@ -13,6 +13,8 @@ came, went or changed is a line; of what changed, the fields. Run time and count
 # A number that is given again is another object when one of these differs.
 _SAME = {"prog": ("tag", "type", "loaded_at"), "map": ("type", "bytes_key", "bytes_value", "max_entries", "name"),
          "link": ("type", "prog_id"), "btf": ("size", "name")}
+_MAKE = {"prog": prog.record, "map": maps.record, "link": link.record,
+         "btf": lambda item: btf.record(item, {"prog": {}, "map": {}}, {})}
 
 
 def state(path):
@@ -29,12 +31,7 @@ def _records(kind):
     found = {}
     held, pinned = objects.holders(kind), objects.pins(kind) if kind != "btf" else {}
     try:
-        for item in objects.each(kind):
-            try:
-                record = {"prog": prog.record, "map": maps.record, "link": link.record}[kind](item) if kind != "btf" \
-                    else btf.record(item, {"prog": {}, "map": {}}, {})
-            except KernelError:
-                continue        # it has gone meanwhile
+        for record in objects.records(kind, _MAKE[kind]):
             record["pids"] = [one["pid"] for one in held.get(record["id"], ())]
             record["pinned"] = pinned.get(record["id"], [])
             found[record["id"]] = record

@@ -1,7 +1,7 @@
 """`rawbpf link`: what programs are attached to."""
 
 from .command import run_object
-from .objects import Around, around_text, by_id, each, interface, one, select, symbols
+from .objects import Around, around_text, by_id, interface, one, records, select, symbols
 from .prog import _type, type_text
 from .words import fail
 
@@ -242,7 +242,7 @@ def show(session, words):
     words.end()
     around = Around(session, "link")
     if found is None:
-        session.show((record(link, around) for link in each("link")), text)
+        session.show(records("link", lambda link: record(link, around)), text)
         return
     try:
         session.show([record(link, around) for link in found], text, True)

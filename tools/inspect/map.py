@@ -6,7 +6,7 @@ import os
 from rawbpf.loader.errors import KernelError
 
 from .command import run_object
-from .objects import Around, around_text, details, each, one, select
+from .objects import Around, around_text, details, one, records, select
 from .prog import _type, device, device_text, type_text
 from .words import fail
 
@@ -80,7 +80,7 @@ def show(session, words):
     words.end()
     around = Around(session, "map")
     if found is None:
-        session.show((record(item, around) for item in each("map")), text)
+        session.show(records("map", lambda item: record(item, around)), text)
         return
     try:
         session.show([record(item, around) for item in found], text, len(found) == 1)

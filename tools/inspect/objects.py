@@ -10,7 +10,8 @@ import os
 from rawbpf.loader import ids
 from rawbpf.loader.errors import KernelError
 
-from .words import fail
+from ..failure import Failure
+from .words import STATUS, fail
 
 _LINKS = {"anon_inode:bpf-prog": ("prog", "prog_id"), "anon_inode:bpf-map": ("map", "map_id"),
           "anon_inode:bpf_link": ("link", "link_id"), "anon_inode:bpf-link": ("link", "link_id"),
@@ -82,17 +83,32 @@ def each(kind):
             yield found
 
 
+class Gone(Failure):
+    """There is no object with this id, or no longer."""
+
+
+def records(kind, make):
+    """make(object) of each object of a kind; of what goes meanwhile there is none."""
+    for item in each(kind):
+        try:
+            yield make(item)
+        except Gone:
+            continue
+
+
 def by_id(kind, number):
     what = {"prog": "get by id (%d)", "map": "get map by id (%d)", "btf": "get BTF by id (%d)",
             "link": "get link by id (%d)"}[kind] % number
     if _recording is not None:
         found = _recording.get(kind, number)
-        return found if found is not None else fail("%s: the snapshot has none" % what)
+        if found is None:
+            raise Gone("%s: the snapshot has none" % what, STATUS)
+        return found
     try:
         return classes()[kind].from_id(number)
     except KernelError as error:
-        if error.errno == errno.ENOENT:
-            fail("%s: No such file or directory" % what)
+        if error.errno in (errno.ENOENT, errno.EAGAIN):     # EAGAIN: a link that is still being made
+            raise Gone("%s: No such file or directory" % what, STATUS) from None
         raise
 
 
@@ -157,7 +173,6 @@ def full_name(info):
     if len(info.name) < 15 or not getattr(info, "btf_id", 0) or not getattr(info, "nr_func_info", 0):
         return info.name
     from rawbpf.elf.image import ElfError
-    from ..failure import Failure
     try:
         with by_id("prog", info.id) as program:
             functions = program.func_info()

@@ -5,7 +5,7 @@ import sys
 import time
 
 from .command import run_object
-from .objects import Around, around_text, details, each, full_name, interface, one, select
+from .objects import Around, around_text, details, full_name, interface, one, records, select
 from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf prog { show | list } [PROG]
@@ -121,18 +121,13 @@ def show(session, words):
     words.end()
     around = Around(session, "prog")
     if found is None:
-        session.show(_records(each("prog"), around), text)
+        session.show(records("prog", lambda program: record(program, around)), text)
         return
     try:
         session.show([record(program, around) for program in found], text, len(found) == 1)
     finally:
         for program in found:
             program.close()
-
-
-def _records(programs, around):
-    for program in programs:
-        yield record(program, around)
 
 
 def dump(session, words):

@@ -13,7 +13,7 @@ from rawbpf.loader.errors import KernelError
 
 from . import link as links, map as maps, prog as programs
 from .command import run_object
-from .objects import comm, descriptors, each, pins
+from .objects import comm, descriptors, pins, records
 
 USAGE = """usage: rawbpf tree
 
@@ -29,8 +29,8 @@ class Graph:
         self.objects, self.uses, self.roots = {}, {}, {}
         for kind, module in (("map", maps), ("prog", programs), ("link", links)):
             try:
-                for item in each(kind):
-                    self._add(kind, module.record(item))
+                for record in records(kind, module.record):
+                    self._add(kind, record)
             except KernelError:
                 if kind != "link":      # before 5.8 there are none to be listed
                     raise

@@ -14,7 +14,7 @@ from ..failure import Failure
 from . import perf
 from .command import run_object
 from .link import record as link_record
-from .objects import by_id, each, full_name, recorded, symbols, vmlinux
+from .objects import by_id, each, full_name, recorded, records, symbols, vmlinux
 from .xlated import Names
 
 USAGE = """usage: rawbpf who FUNCTION
@@ -99,8 +99,7 @@ def _how(info):
 def _links():
     """(how, function, link's record) of everything that links attach to functions by name or address."""
     try:
-        for link in each("link"):
-            record = link_record(link)
+        for record in records("link", link_record):
             if record["type"] == "perf_event" and record.get("func"):
                 yield "kretprobe" if record["retprobe"] else "kprobe", record["func"], record
             elif record["type"] == "kprobe_multi":
