@@ -2,6 +2,7 @@
 
 import collections
 import json
+import lzma
 import os
 import struct
 import subprocess
@@ -10,7 +11,10 @@ import pytest
 
 from rawbpf.elf import btf_raw
 from rawbpf.elf.btf import Btf
+from rawbpf.elf.unpack import unpack
 from rawbpf.loader import BtfObject, Map
+from tests.bpfcc import clang
+from tests.vm.kernels import kernel
 from tests.tools.inspecting import run, run_json
 
 VMLINUX = "/sys/kernel/btf/vmlinux"
@@ -31,13 +35,19 @@ def layout_checks(btf):
                 if member.name and not member.bit_size and btf_raw.size(btf, member.type):
                     lines.append("_Static_assert(__builtin_offsetof(%s %s, %s) == %d, \"%s.%s\");" % (
                         kind, name, member.name, member.bit_offset // 8, name, member.name))
+    typedefs = list(btf.names("typedef"))
+    count = collections.Counter(name for name, _ in typedefs)
+    for name, number in typedefs:
+        size = btf_raw.size(btf, number)
+        if size and count[name] == 1:
+            lines.append("_Static_assert(sizeof(%s) == %d, \"%s\");" % (name, size, name))
     return lines
 
 
-def compiles(header, lines, folder):
+def compiles(header, lines, folder, compiler=("gcc",)):
     (folder / "types.h").write_text(header)
     (folder / "check.c").write_text('#include "types.h"\n' + "\n".join(lines) + "\n")
-    done = subprocess.run(["gcc", "-std=gnu11", "-fsyntax-only", "-Werror", "check.c"], cwd=folder, text=True,
+    done = subprocess.run([*compiler, "-std=gnu11", "-fsyntax-only", "-Werror", "check.c"], cwd=folder, text=True,
                           capture_output=True)
     assert done.returncode == 0, done.stderr[:3000]
 
@@ -51,6 +61,42 @@ def test_c_of_the_kernel_has_its_layout(tmp_path):
     lines = layout_checks(Btf.open())
     assert len(lines) > 10000 and "#include" not in header
     compiles(header, lines, tmp_path)
+
+
+def btf_of_an_image(path):
+    """The section .BTF of the kernel in a bzImage (Documentation/arch/x86/boot.rst)."""
+    image = path.read_bytes()
+    at = (image[0x1f1] + 1) * 512 + int.from_bytes(image[0x248:0x24c], "little")
+    packed = image[at:at + int.from_bytes(image[0x24c:0x250], "little")]
+    size = int.from_bytes(packed[-4:], "little")
+    kernel = lzma.LZMADecompressor().decompress(packed) if packed[:2] == b"\xfd7" else unpack(2, packed[:-4], size)
+    table, width, count, names = (int.from_bytes(kernel[a:b], "little") for a, b in ((40, 48), (58, 60), (60, 62), (62, 64)))
+    sections = [struct.unpack_from("=IIQQQQ", kernel, table + width * number) for number in range(count)]
+    for name, _, _, _, start, length in sections:
+        found = sections[names][4] + name
+        if kernel[found:found + 5] == b".BTF\0":
+            return kernel[start:start + length]
+    raise AssertionError("%s has no BTF" % path)
+
+
+@pytest.mark.demand
+@pytest.mark.parametrize("series", ["5.10", "6.1", "6.12", "sid"])
+def test_c_of_other_kernels_has_their_layout(series, tmp_path):
+    """Those of the matrix, by gcc and clang."""
+    path = tmp_path / "vmlinux"
+    path.write_bytes(btf_of_an_image(kernel(series)))
+    status, header, error = run("btf", "dump", "file", path, "format", "c")
+    assert (status, error) == (0, "")
+    lines = layout_checks(Btf.open(str(path)))
+    assert len(lines) > 10000
+    compiles(header, lines, tmp_path)
+    compiles(header, lines, tmp_path, clang())
+
+
+@pytest.mark.peer
+def test_c_of_this_kernel_by_clang(tmp_path):
+    header = run("btf", "dump", "file", VMLINUX, "format", "c")[1]
+    compiles(header, layout_checks(Btf.open()), tmp_path, clang())
 
 
 def blob(*types, strings):

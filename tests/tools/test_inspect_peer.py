@@ -12,6 +12,8 @@ import sys
 
 import pytest
 
+from rawbpf.asm import assemble
+from rawbpf.loader import Program
 from rawbpf.loader.detached import mount
 from tests.peers import command
 from tests.tools.inspecting import run, without_pids
@@ -124,6 +126,36 @@ def test_instructions(host, same):
         for flags in ([], ["opcodes"], ["linum"], ["opcodes", "linum"]):
             same("prog", "dump", "xlated", "id", host.programs[name].info().id, *flags, "-j")
             same("prog", "dump", "xlated", "id", host.programs[name].info().id, *flags)
+
+
+EVERY = """
+main: r6 = r1
+call bpf_get_prandom_u32
+if r0 > 3 goto more
+*(u64 *)(r10 - 8) = 1
+lock *(u64 *)(r10 - 8) &= r0
+lock *(u64 *)(r10 - 8) |= r0
+more: r0 <<= 2
+if r0 & 4 goto out
+if r0 s< 7 goto out
+r1 = r0
+call inner
+out: r0 = 0
+exit
+inner: r0 = r1
+r0 *= 3
+exit
+"""
+
+
+def test_graph(host, same):
+    """Without an exit before the end, which bpftool draws to the next block."""
+    with Program.load("socket_filter", assemble(EVERY).instructions(), name="t_graph") as program:
+        for flags in ([], ["opcodes"], ["linum"], ["opcodes", "linum"]):
+            same("prog", "dump", "xlated", "id", program.info().id, "visual", *flags)
+    for flags in ([], ["linum"]):
+        same("prog", "dump", "xlated", "id", host.programs["inlined"].info().id, *flags)
+    same("prog", "dump", "xlated", "id", host.programs["two"].info().id, "visual", "-j")
 
 
 def test_elements(host, same):

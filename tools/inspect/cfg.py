@@ -8,7 +8,7 @@ from .xlated import Names, instruction_text, listing
 
 _EXIT, _CALL, _JA, _JA32 = 0x95, 0x85, 0x05, 0x06
 _EDGE = '\tfn_%d_bb_%d:s -> fn_%d_bb_%d:n [style="solid,bold", color=black, weight=10, constraint=true];\n'
-_ESCAPED = str.maketrans({letter: "\\" + letter for letter in '<>{}|"\\'})
+_ESCAPED = str.maketrans({letter: "\\" + letter for letter in '<>{}|&"\\'})
 
 
 def jump_target(slot, instruction):
@@ -79,7 +79,7 @@ def dot(program, flags=()):
         found = blocks(part)
         for index, (block, _) in enumerate(found):
             out.append('\tfn_%d_bb_%d [shape=record,style=filled,label="{\\\n%s}"];\n\n' % (
-                number, index + 2, "| ".join(_label(item, names, flags) for item in block)))
+                number, index + 2, "| ".join(_label(item, part[0][0], names, flags) for item in block)))
         out.append('\tfn_%d_bb_1 [shape=Mdiamond,style=filled,label="EXIT"];\n\n' % number)
         out.append(_EDGE % (number, 0, number, 2))
         for index, (_, edges) in enumerate(found):
@@ -89,7 +89,8 @@ def dot(program, flags=()):
     return "".join(out) + "}\n"
 
 
-def _label(item, names, flags):
+def _label(item, start, names, flags):
+    """start: slot of the function, from which bpftool counts."""
     slot, raw, instruction = item
     text = ""
     line = names.line(slot)
@@ -98,7 +99,7 @@ def _label(item, names, flags):
         if "linum" in flags:
             text += " [file:%s line_num:%d line_col:%d]" % (line[0].translate(_ESCAPED), line[2], line[3])
         text += "\\l\\\n| "
-    text += "%d: %s\\l\\\n" % (slot, instruction_text(instruction, names).translate(_ESCAPED))
+    text += "%d: %s\\l\\\n" % (slot - start, instruction_text(instruction, names).translate(_ESCAPED))
     if "opcodes" in flags:
         text += "\\ \\ \\ \\ %s\\l\\\n" % raw.hex(" ")
     return text
