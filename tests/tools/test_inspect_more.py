@@ -1,19 +1,22 @@
 """map event_pipe, prog attach and detach, version: beside what the test itself did."""
 
 import array
+import errno
 import fcntl
 import json
 import os
 import select
 import signal
 import socket
+import subprocess
+import sys
 import termios
 import time
 
 import pytest
 
 from rawbpf.asm import assemble
-from rawbpf.loader import Map, Object, Program
+from rawbpf.loader import Map, Object, Program, ids
 from tests.loader.code import EXIT, mov
 from tests.tools.inspecting import run, run_json
 
@@ -138,3 +141,41 @@ def test_profile_errors():
                             (("cycles", "instructions", "l1d_loads", "llc_misses", "cpu_clock"), "too many metrics: 4 at most")):
             status, out, error = run("prog", "profile", "id", number, *words)
             assert (status, out) == (255, "") and error.startswith("Error: " + said) and error.count("\n") == 1
+
+
+@pytest.mark.root
+def test_links_that_are_being_made_are_passed_over(monkeypatch):
+    """The kernel gives a link its number before anybody may open it: EAGAIN."""
+    def again(*_, **__):
+        raise OSError(errno.EAGAIN, "")
+    monkeypatch.setattr("rawbpf.loader.syscalls.bpf", again)
+    assert ids.open_fd("link", 1) is None
+    assert run("link", "show", "id", 1)[2] == "Error: get link by id (1): No such file or directory\n"
+
+
+CHURN = """
+import sys
+from rawbpf.loader import Map, Program, link
+from tests.loader import code
+print("ready", flush=True)
+while True:
+    with Map.create("hash", 4, 4, 1, name="churn") as item, Program.load(
+            "raw_tracepoint", code.map_fd(1, item) + code.RETURN_0, name="churn") as program, \\
+            link.attach_raw_tracepoint(program, "sched_process_exit"):
+        item.update(bytes(4), bytes(4))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_what_comes_and_goes_while_it_is_listed(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", CHURN], stdout=subprocess.PIPE, text=True) as churn:
+        try:
+            assert churn.stdout.readline() == "ready\n"
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                for words in (["prog"], ["map"], ["link"], ["btf"], ["perf"], ["tree"], ["snapshot", tmp_path / "s"],
+                              ["diff", tmp_path / "s"], ["who", "bpf_map*"]):
+                    assert run(*words, "-j")[::2] == (0, ""), words
+        finally:
+            churn.kill()

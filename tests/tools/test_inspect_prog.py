@@ -8,6 +8,7 @@ import pytest
 
 from rawbpf.loader import Map, Program
 from rawbpf.loader.link import attach_raw_tracepoint
+from rawbpf.tools.inspect.output import JsonWriter
 from tests.loader import code
 from tests.tools.inspecting import run, run_json
 
@@ -35,8 +36,9 @@ def test_show_says_what_was_loaded(program, table):
 
 
 def test_show_lists_it_among_others(program):
-    assert program.info().id in [fields["id"] for fields in run_json("prog", "show")]
-    assert [fields["id"] for fields in run_json("prog", "list")] == sorted(f["id"] for f in run_json("prog"))
+    for words in (["show"], ["list"], []):
+        numbers = [fields["id"] for fields in run_json("prog", *words)]
+        assert program.info().id in numbers and numbers == sorted(set(numbers))
 
 
 @pytest.mark.parametrize("how", ["id", "tag", "name"])
@@ -98,11 +100,28 @@ def test_run_gives_the_return_value(tmp_path):
     (["prog", "show", "name"], "Error: name is missing\n"),
     (["prog", "show", "nmae", "x"], "Error: expected 'id', 'tag', 'name' or 'pinned', got: 'nmae'\n"),
     (["prog", "shwo"], "Error: unknown command 'shwo': did you mean 'show'?\n"),
+    (["prog", "run", "id", "4000000000"], "Error: get by id (4000000000): No such file or directory\n"),
     (["map", "show", "id", "4000000000"], "Error: get map by id (4000000000): No such file or directory\n"),
     (["link", "show", "id", "4000000000"], "Error: get link by id (4000000000): No such file or directory\n"),
 ])
 def test_errors_are_one_line(argv, said):
     assert run(*argv) == (255, "", said)
+
+
+def test_an_error_in_the_middle_leaves_a_document():
+    """What refuses to be walked over: the list ends, and what the kernel said is the status."""
+    with Map.create("ringbuf", 0, 0, 4096) as ring:
+        for words, shown in (([], "Found 0 elements\n"), (["-j"], "[]\n")):
+            status, out, error = run("map", "dump", "id", ring.info().id, *words)
+            assert (status, out) == (-524 & 255, shown) and error.count("\n") == 1
+    parts = []
+    writer = JsonWriter(parts.append)
+    writer.open("{")
+    writer.name("elements")
+    writer.open("[")
+    writer.value(1)
+    writer.error("gone")
+    assert json.loads("".join(parts)) == {"elements": [1, {"error": "gone"}]}
 
 
 def test_errors_are_json_where_json_was_asked_for():
@@ -159,6 +178,7 @@ def test_queue():
         assert run("map", "peek", "id", number) == (0, "value: 01 02 03 04\n", "")
         assert run_json("map", "pop", "id", number) == {"key": [], "value": ["0x01", "0x02", "0x03", "0x04"]}
         assert run("map", "pop", "id", number) == (254, "Error: empty map\n", "")
+        assert run("map", "peek", "id", number) == (254, "key:\n\n\nNot found\n", "")
 
 
 def test_per_cpu_values():

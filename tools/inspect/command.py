@@ -81,7 +81,7 @@ def run_object(name, verbs, usage, argv):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except Failure as error:
-        return _failed(session, str(error), error.status)
+        return _failed(session, str(error), STATUS if error.status == 1 else error.status)      # 1: the project's
     except (UsageError, KernelError, ElfError, ValueError) as error:
         return _failed(session, str(error))
     except OSError as error:

@@ -190,7 +190,8 @@ def push(session, words):
     session.done()
 
 
-def _taken(session, words, method):
+def _taken(session, words, method, empty):
+    """empty: what is said when there is nothing."""
     from .entries import Shower
     with one("map", words) as item:
         words.end()
@@ -203,16 +204,16 @@ def _taken(session, words, method):
     if session.json is not None:
         session.json.value(None)
     else:
-        session.write("Error: empty map\n")
+        session.write(empty)
     return -errno.ENOENT & 255
 
 
 def peek(session, words):
-    return _taken(session, words, "peek")
+    return _taken(session, words, "peek", "key:\n\n\nNot found\n")
 
 
 def pop(session, words):
-    return _taken(session, words, "pop")
+    return _taken(session, words, "pop", "Error: empty map\n")
 
 
 def freeze(session, words):
