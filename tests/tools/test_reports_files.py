@@ -175,7 +175,7 @@ def test_15_a_compressed_symbol_table(home, rawbpf):
     assert " hidden" not in run("nm", "-a", path) + run("nm", "-D", path)
     listed = home.listed("uprobe:./md:*")
     assert "uprobe:./md:hidden" in listed and "uprobe:./md:work" in listed
-    out = home.trace("uprobe:./md:hidden { @[func, ustack(1)] = count(); if (++@n == 5) { exit(); } } ", "./md")
+    out = home.trace("uprobe:./md:hidden /@n < 5/ { @[func, ustack(1)] = count(); if (++@n == 5) { exit(); } } ", "./md")
     assert out == "\n\n@[hidden, \n        hidden+0\n]: 5\n@n: 5\n"
     assert "\n        work+0\n" in home.trace("uprobe:./md:work { print(ustack(1)); exit(); }", "./md")
     # a payload that is broken, and one that unpacks to gigabytes
@@ -271,7 +271,7 @@ def test_25_another_pid_namespace(home):
     counts = dict((int(pid), int(n)) for pid, n in re.findall(r"^@\[(\d+)\]: (\d+)$", done.stdout, re.M))
     assert inside in counts and outside.pid not in counts
     assert set(counts) <= {0, inside}   # 0: it has no number in there
-    assert "@hit: 1\n" in done.stdout and done.stdout.endswith("end\n")
+    assert re.search(r"^@hit: [1-9]\d*$", done.stdout, re.M) and done.stdout.endswith("end\n")
 
 
 GIVE = r"""
