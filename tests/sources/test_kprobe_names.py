@@ -87,6 +87,17 @@ def test_without_the_places_of_ftrace(played):
     assert found("kprobe:hal*") == [("half", "", 0x81000600), ("half", "", 0x81000700)]
 
 
+@pytest.mark.parametrize("multi", [True, False])
+def test_listed_twice_and_there_once(played, multi, monkeypatch):
+    """5.10 lists system calls that do not exist under one name, dozens of times; one symbol is called that."""
+    played(multi=multi, places=None)
+    monkeypatch.setattr(kallsyms, "traceable", lambda: [*TRACEABLE, ("alone", ""), ("alone", "")])
+    kallsyms.traceable_counts.cache_clear()
+    kallsyms._memo.clear()
+    assert found("kprobe:al*") == [("alone", "", 0x81000100)]
+    kallsyms._memo.clear()
+
+
 def test_hidden_addresses(played):
     played(HIDDEN)
     with pytest.raises(SourceError, match=r"3 kernel functions are called twice \(in mod, vmlinux\), and their "
