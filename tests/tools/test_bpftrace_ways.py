@@ -153,3 +153,32 @@ def test_numbers_stay_numbers_in_an_address_space():
     assert run("trace", "-q", "-e", script)[1] == "5\n4\n6\n0x5\n0\n\n\n"
     code, _, err = run("trace", "-e", 'begin { print(kptr("abc")); }')
     assert code == 1 and "ERROR: kptr() only supports integer or pointer arguments (string provided)\n" in err
+
+
+@pytest.mark.parametrize("body, expected", [
+    ('print("a" < "b"); print("abc" >= "b"); print("abc" + 1); print(2 + "abc"); printf("%s" + "\\n", "x" + "y")', "true\nfalse\nbc\nc\nxy\n"),
+    ('$x = "a" + "b"; print($x == "ab"); print($x[1]); if ("b" > "abc") { print(1) }', "true\n98\n1\n"),
+])
+def test_literal_strings_are_folded(body, expected):
+    code, out, err = run("trace", "-q", "-e", "begin { %s; exit(); }" % body)
+    assert (code, out) == (0, expected + "\n\n"), err
+
+
+@pytest.mark.parametrize("body, message, columns", [
+    ("$x = comm; print($x[20])", "the index 20 is out of bounds for array of size 16", "26-32"),
+    ("$x = comm; print($x[-1])", "The array index operator [] only accepts non-negative integer indices. Got: int8", "26-32"),
+    ('print(str("abc")[5])', "the index 5 is out of bounds for array of size 4", "15-28"),
+])
+def test_an_index_outside_of_a_string(body, message, columns):
+    code, _, err = run("trace", "-e", "begin { %s; exit(); }" % body)
+    assert code == 1 and err.startswith("stdin:1:%s: ERROR: %s\n" % (columns, message))
+
+
+@pytest.mark.parametrize("script, columns, message", [
+    ("begin { exit(); $x = 1; @y = 2; }", "17-23", "Unreachable statement."),
+    ("begin { exit(); print(1); }", "17-26", "Unreachable statement."),
+    ("begin { nsecs; exit(); }", "9-15", "Return value discarded."),
+    ("begin { (1, 2); exit(); }", "9-16", "Return value discarded."),
+])
+def test_places_of_statements(script, columns, message):
+    assert run("trace", "-e", script)[2].startswith("stdin:1:%s: WARNING: %s\n" % (columns, message))

@@ -49,15 +49,16 @@ def operation(node):
     return Whole(Span(node.span.source, start, node.span.end))
 
 
-def whole(node):
-    """A statement's place with the semicolon, unless it is the last of its block."""
+def whole(node, last=True):
+    """A statement's place, of an expression's with the semicolon; not `last`: without, at the end of a block."""
     span = node.span
+    if not isinstance(node, ast.ExprStatement) or isinstance(node.expr, ast.Increment):
+        return node
     end = span.end
     text = span.source.text
     while end < len(text) and text[end].isspace():
         end += 1
-    last = text[end + 1:end + 200].lstrip().startswith("}")
-    if type(span) is not Span or text[end:end + 1] != ";" or last:
+    if type(span) is not Span or text[end:end + 1] != ";" or not last and text[end + 1:end + 200].lstrip().startswith("}"):
         return node
     return Whole(Span(span.source, span.start, end + 1))
 

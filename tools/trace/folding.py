@@ -73,12 +73,9 @@ class Folding:
         if left is None or right is None:
             return None
         if isinstance(left, str) or isinstance(right, str):
-            if isinstance(left, str) and isinstance(right, str) and op in ("==", "!="):
-                return (left == right) == (op == "==")
-            return None
+            return self._fold_text(op, left, right)
         if op in COMPARISONS:
-            return {"==": left == right, "!=": left != right, "<": left < right, "<=": left <= right,
-                    ">": left > right, ">=": left >= right}[op]
+            return _compare(op, left, right)
         if op in LOGICAL:
             return bool(left and right) if op == "&&" else bool(left or right)
         left, right = int(left), int(right)
@@ -92,6 +89,25 @@ class Folding:
         if not -1 << 63 <= value < 1 << 64:
             self.error(node, "unable to fold literals due to overflow or underflow")
         return value
+
+
+    @staticmethod
+    def _fold_text(op, left, right):
+        """Literal strings: compared, joined, or without their first bytes ("abc" + 1)."""
+        data = [side.encode("utf-8", "surrogateescape") if isinstance(side, str) else side for side in (left, right)]
+        if all(isinstance(side, bytes) for side in data):
+            if op in COMPARISONS:
+                return _compare(op, *data)
+            return left + right if op == "+" else None
+        text, number = data if isinstance(data[0], bytes) else data[::-1]
+        if op != "+" or isinstance(number, bool) or number < 0:
+            return None
+        return text[number:].decode("utf-8", "surrogateescape")
+
+
+def _compare(op, left, right):
+    return {"==": left == right, "!=": left != right, "<": left < right, "<=": left <= right,
+            ">": left > right, ">=": left >= right}[op]
 
 
 def loop_by_callback(r, node):

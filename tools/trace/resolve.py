@@ -148,7 +148,7 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
         if kind is not None and not isinstance(expr, (ast.Increment, ast.Ternary)):
             entry = builtins.lookup(expr.name) if isinstance(expr, ast.Call) else None
             if entry is None or entry.pure:
-                self.warn(whole(node), "Return value discarded.")
+                self.warn(whole(node, False), "Return value discarded.")
 
     def _effect(self, node):
         """An if or a block as a statement."""

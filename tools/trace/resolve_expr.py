@@ -259,6 +259,14 @@ class ExpressionTypes:
 
     def binary_type(self, node, op, left, right, left_node, right_node):
         numbers = (Integer, types.Boolean, Pointer)
+        if isinstance(left, String) or isinstance(right, String):
+            constant = self.constant(node)
+            if isinstance(constant, str):       # "abc" + "d", "abc" + 1
+                if not constant:
+                    self.warn(node, "literal string will always be empty")
+                return String(len(constant.encode("utf-8", "surrogateescape")) + 1)
+            if isinstance(constant, bool):
+                return BOOL
         if isinstance(left, Pointer) or isinstance(right, Pointer):
             return self._pointer_type(node, op, left, right)
         if isinstance(left, types.Boolean) and isinstance(right, types.Boolean):
@@ -389,13 +397,13 @@ class ExpressionTypes:
         if not isinstance(index, Integer):
             self.error(node.index, "The array index operator [] only accepts integer indices. Got: %s"
                        % type_text(index))
-        if isinstance(kind, types.Array):
-            constant = self.constant(node.index)
-            if isinstance(constant, int) and kind.count and not 0 <= constant < kind.count:
-                self.error(node, "the index %d is out of bounds for array of size %d" % (constant, kind.count))
-            return kind.element
-        if isinstance(kind, String):
-            return INT8
+        if isinstance(kind, (types.Array, String)):
+            constant, count = self.constant(node.index), kind.size if isinstance(kind, String) else kind.count
+            if isinstance(constant, int) and constant < 0:
+                self.error(node, "The array index operator [] only accepts non-negative integer indices. Got: %s" % type_text(index))
+            if isinstance(constant, int) and count and constant >= count:
+                self.error(node, "the index %d is out of bounds for array of size %d" % (constant, count))
+            return INT8 if isinstance(kind, String) else kind.element
         if isinstance(kind, Pointer) and kind.target is not None:
             return self.c_value(kind.target, kind.user)
         if isinstance(kind, Tuple):

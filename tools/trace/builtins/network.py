@@ -120,7 +120,7 @@ class _Cgroupid(Builtin):
         try:
             return os.stat(r.constant(call.arguments[0])).st_ino
         except OSError as error:
-            r.error(call, "cgroupid: %s" % error)
+            r.error(call, "Failed to get `cgroupid` for path: \"%s\": %s" % (r.constant(call.arguments[0]), getattr(error, "strerror", error)))
 
 
 __all__ = ["Place"]
