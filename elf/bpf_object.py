@@ -22,6 +22,7 @@ STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION = range(4)
 R_BPF_64_64, R_BPF_64_ABS64, R_BPF_64_ABS32, R_BPF_64_NODYLD32, R_BPF_64_32 = 1, 2, 3, 4, 10
 STRUCT_OPS = (".struct_ops", ".struct_ops.link", "?.struct_ops", "?.struct_ops.link")
 ARENA = ".addr_space.1"       # globals in the memory that programs share with user space
+JUMP_TABLES = ".jumptables"   # arrays of 64-bit places in a function's section, to which it goes by `gotox`
 DATA_LIMIT = 1 << 30        # bytes of one data section
 
 

@@ -11,7 +11,7 @@ import struct
 from rawbpf.asm.elfwriter import FUNC, GLOBAL, LOCAL, NOBITS, PROGBITS, SECTION, WEAK, ElfWriter
 
 from . import btf_raw as raw
-from .bpf_object import R_BPF_64_32, R_BPF_64_64, R_BPF_64_ABS32, R_BPF_64_ABS64, BpfObjectFile
+from .bpf_object import JUMP_TABLES, R_BPF_64_32, R_BPF_64_64, R_BPF_64_ABS32, R_BPF_64_ABS64, BpfObjectFile
 from .btf_ext import CORE_KINDS
 from .btf_merge import Merger
 from .image import SHN_ABS, SHN_LORESERVE, SHN_UNDEF, ElfError
@@ -71,9 +71,10 @@ class _Linker:
                 self._section(number, file, section)
         for number, file in enumerate(self.files):
             for symbol in file.symbols[1:]:
-                if symbol.bind in (GLOBAL, WEAK):
+                if self._is_global(number, symbol):
                     self._global(number, symbol)
         self._btf()
+        self._jump_tables()
         for out in self.sections.values():
             self._relocations(out)
         if self.btf is not None:
@@ -91,7 +92,7 @@ class _Linker:
 
     def _section(self, number, file, section):
         if section.type not in (PROGBITS, NOBITS) or section.name.startswith((".BTF", ".debug", ".comment")) or \
-                not section.flags & (_ALLOC | _EXEC):
+                not section.flags & (_ALLOC | _EXEC) and section.name != JUMP_TABLES:
             return
         out = self.sections.get(section.name)
         content = None if section.type == NOBITS else bytes(file.image.data(section))
@@ -113,6 +114,32 @@ class _Linker:
             self.places[number][section.index] = out, out.append(content, section.size, align)
         except ValueError as error:
             raise file.error(str(error), section.offset) from None
+
+    def _is_global(self, number, symbol):
+        """Is it one that all objects share? Names of jump tables are not, whatever they are bound as."""
+        return symbol.bind in (GLOBAL, WEAK) and not self._is_table(number, symbol)
+
+    def _is_table(self, number, symbol):
+        return 0 < symbol.section < SHN_LORESERVE and self.files[number].sections[symbol.section].name == JUMP_TABLES
+
+    def _jump_tables(self):
+        """Jump tables hold places in the section of the code that uses them: those have moved with it."""
+        for number, file in enumerate(self.files):
+            out, moved = None, {}       # (place of the table, size) -> by how much
+            for index, (_, start) in self.places[number].items():
+                for relocation in file.relocations.get(index, {}).values():
+                    symbol = relocation.symbol
+                    if not self._is_table(number, symbol):
+                        continue
+                    out, at = self._place(number, symbol)
+                    if symbol.size % 8 or at + symbol.size > len(out.content):
+                        raise file.error("%s is no jump table of 64-bit places" % (symbol.name or "a symbol"))
+                    if moved.setdefault((at, symbol.size), start) != start:
+                        raise file.error("%s is the jump table of two sections" % symbol.name)
+            for (at, size), start in moved.items():
+                for each in range(at, at + size, 8):
+                    value = int.from_bytes(out.content[each:each + 8], "little") + start
+                    out.content[each:each + 8] = (value & (1 << 64) - 1).to_bytes(8, "little")
 
     def _global(self, number, symbol):
         found = self.globals.get(symbol.name)
@@ -137,7 +164,7 @@ class _Linker:
 
     def _resolved(self, number, symbol):
         """(file number, symbol) that a reference of a file means."""
-        if symbol.bind in (GLOBAL, WEAK):
+        if self._is_global(number, symbol):
             return self.globals[symbol.name]
         return number, symbol
 
@@ -157,7 +184,7 @@ class _Linker:
             numbers["section", out.name] = self.writer.symbol(out.name, LOCAL, SECTION, out.index, 0, 0)
         for number, file in enumerate(self.files):
             for symbol in file.symbols[1:]:
-                if symbol.bind != LOCAL or symbol.type in (SECTION, _STT_FILE) or symbol.section in (
+                if self._is_global(number, symbol) or symbol.type in (SECTION, _STT_FILE) or symbol.section in (
                         SHN_UNDEF, SHN_ABS) or self.places[number].get(symbol.section) is None:
                     continue
                 out, at = self._place(number, symbol)

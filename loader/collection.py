@@ -17,7 +17,7 @@ import struct
 
 from rawbpf.elf.bpf_maps import MapDefinition
 from rawbpf.asm import Instruction, MapRef
-from rawbpf.elf.bpf_object import ARENA, BpfObjectFile
+from rawbpf.elf.bpf_object import ARENA, JUMP_TABLES, BpfObjectFile
 from rawbpf.elf.bpf_sections import classify
 
 from . import ksyms, struct_ops
@@ -27,7 +27,7 @@ from .externs import KCONFIG, Externs
 from .maps import Map
 from .object_maps import BPFFS, ArenaMap, DataMap, Globals, ObjectMap
 from .program import Program, digest
-from .relocate import JUMP_TABLES, MISSING_MAP, Linker
+from .relocate import MISSING_MAP, Linker
 from .uapi import F_SLEEPABLE, F_XDP_HAS_FRAGS, MAP_TYPES
 
 _ARRAY, _ARENA = MAP_TYPES["array"], MAP_TYPES["arena"]

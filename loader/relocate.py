@@ -9,14 +9,13 @@ import struct
 from typing import NamedTuple
 
 from rawbpf.asm import AsmError, Instruction, MapRef, decode, slot_numbers
-from rawbpf.elf.bpf_object import ARENA, R_BPF_64_32, R_BPF_64_64, STT_SECTION, is_data
+from rawbpf.elf.bpf_object import ARENA, JUMP_TABLES, R_BPF_64_32, R_BPF_64_64, STT_SECTION, is_data
 
 from . import core_relo
 from .errors import ObjectError
 from .uapi import PSEUDO_CALL, PSEUDO_FUNC
 
 _CALL, _LDDW = 0x85, 0x18
-JUMP_TABLES = ".jumptables"
 _MAX_INSTRUCTIONS = 1 << 20     # of one program: what the kernel takes at most
 
 # Calls that must not be reached, told apart by their helper number (a poisoned CO-RE access: 195896080).

@@ -19,9 +19,10 @@ from rawbpf.loader import Object, ObjectError, ksyms
 from rawbpf.loader.arg_ctx import Clones
 from rawbpf.loader.object_btf import for_kernel
 from tests.bpfcc import compile_bpf
+from tests.loader.test_jump_tables import made
 
 SECONDS = 5.0           # of CPU time that one object may take
-FIXTURES = ("core.c", "features.c", "struct_ops.c", "arena.c", "usdt.c")
+FIXTURES = ("core.c", "features.c", "struct_ops.c", "arena.c", "usdt.c", "arg_ctx.c")
 
 
 def fixtures():
@@ -30,7 +31,7 @@ def fixtures():
         with open(compile_bpf(name), "rb") as file:
             objects.append((name, file.read()))
     linked = link([compile_bpf("link_one.c"), compile_bpf("link_two.c")])
-    return objects + [("linked", linked)]
+    return objects + [("linked", linked), ("jump tables", made())]
 
 
 def _errors(work):
@@ -46,10 +47,10 @@ def _errors(work):
 def exercise(data):
     """All that is done with an object before the kernel is asked -> the first error, or None."""
     start, found = time.process_time(), []
-    made = []
-    found.append(_errors(lambda: made.append(Object.parse(data, "damaged.o"))))
-    if made:
-        obj = made[0]
+    parsed = []
+    found.append(_errors(lambda: parsed.append(Object.parse(data, "damaged.o"))))
+    if parsed:
+        obj = parsed[0]
         if obj.file.btf is not None:
             types = {program.type for program in obj.programs.values()}
             found.append(_errors(lambda: for_kernel(obj.file, obj.externs, lambda name: name != "enum64",

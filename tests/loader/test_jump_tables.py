@@ -9,6 +9,8 @@ import struct
 import pytest
 
 from rawbpf.asm import elfwriter as elf
+from rawbpf.elf.bpf_object import BpfObjectFile
+from rawbpf.elf.object_linker import link
 from rawbpf.loader import KernelError, Object, ObjectError, kernel
 from tests.loader.code import EXIT, alu, insn, load, mov, mov_reg
 
@@ -27,7 +29,7 @@ def switch(register, answers):
     return code, slots
 
 
-def made(first_case=None, size=32):
+def made(first_case=None, size=32, name=""):
     """An object: `main` goes by the length of the packet and, for a multiple of four, by a called function on."""
     one, first = switch(2, (0, 1001, 1002, 1003))
     lead = load(7, 1, 0, 4) + mov_reg(2, 7)
@@ -44,27 +46,41 @@ def made(first_case=None, size=32):
         "=8Q", *[8 * slot for slot in first], *[8 * (slot + 2) for slot in second]), 1)
     table = [file.symbol("BPF.JT.0.%d" % number, elf.LOCAL, elf.OBJECT, tables, 32 * number, size)
              for number in range(2)]
-    file.symbol("main", elf.GLOBAL, elf.FUNC, code, 0, len(main))
-    file.symbol("aside", elf.GLOBAL, elf.FUNC, text, 0, 16)
-    called = file.symbol("called", elf.GLOBAL, elf.FUNC, text, 16, len(other))
+    file.symbol(name + "main", elf.GLOBAL, elf.FUNC, code, 0, len(main))
+    file.symbol(name + "aside", elf.GLOBAL, elf.FUNC, text, 0, 16)
+    called = file.symbol(name + "called", elf.GLOBAL, elf.FUNC, text, 16, len(other))
     file.relocate(code, [(16, table[0], R_BPF_64_64), ((place + 2) * 8, called, R_BPF_64_32)])
     file.relocate(text, [(16, table[1], R_BPF_64_64)])
     return file.bytes()
 
 
+def linked():
+    """Two of them in one object: the code of the second has moved, and the places in its tables with it."""
+    return link([BpfObjectFile.parse(made(name=name)) for name in ("", "other_")])
+
+
 @pytest.mark.kernel
-def test_a_switch_by_jump_tables():
-    with Object.parse(made()) as obj:
+@pytest.mark.parametrize("make, names", [(made, ["main"]), (linked, ["main", "other_main"])])
+def test_a_switch_by_jump_tables(make, names):
+    with Object.parse(make()) as obj:
         if kernel.release() < (6, 19):
             with pytest.raises(KernelError, match="needs Linux 6.19"):
                 obj.load()
             return
         obj.load()
-        program = obj.programs["main"].program
-        for length in range(40):
-            wanted = 1000 + length % 4 if length % 4 else 2000 + length // 4 % 4
-            assert program.test_run(bytes(14 + length)).retval == wanted
-        assert len(program.info().map_ids) == 2
+        for name in names:
+            program = obj.programs[name].program
+            for length in range(40):
+                wanted = 1000 + length % 4 if length % 4 else 2000 + length // 4 % 4
+                assert program.test_run(bytes(14 + length)).retval == wanted
+            assert len(program.info().map_ids) == 2
+
+
+def test_tables_of_linked_objects():
+    with Object.parse(made()) as alone, Object.parse(linked()) as both:
+        wanted = sorted(alone.programs["main"].link().tables.values())
+        for name in ("main", "other_main"):
+            assert sorted(both.programs[name].link().tables.values()) == wanted
 
 
 @pytest.mark.parametrize("options, reason", [
