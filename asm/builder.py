@@ -24,7 +24,7 @@ from .helpers import helper_number
 from .instruction import FuncRef, Instruction, KsymRef, Label, MapRef, slot_numbers
 from .opcodes import *
 from .operands import *
-from .operands import REGISTERS, TYPES
+from .operands import REGISTERS, TYPES, Type
 
 __all__ = ["Builder", "FuncRef", "Instruction", "KsymRef", "Label", "MapRef", "relocate", *REGISTERS, *TYPES]
 
@@ -97,8 +97,7 @@ class Builder:
             self.jump(target)
             self.label(over)
             return
-        if not isinstance(a, Register):
-            raise AsmError("a condition compares a register with something")
+        _register(a, "a condition compares a register with something")
         cls = (BPF_JMP if a.width == 64 else BPF_JMP32) | JUMP_OPERATION[INVERTED[op] if invert else op]
         x, src, imm = self._source(a, b)
         self._emit(cls | x, a.number, src, 0, imm, Label(target))
@@ -149,6 +148,7 @@ class Builder:
         """A loop with `register` from start up to (step below 0: down to) and not including stop; gives a Loop."""
         if not isinstance(step, int) or step == 0:
             raise AsmError("a step is a number that is not 0")
+        _register(register)
         loop, head = Loop(self.new_label("end"), self.new_label("next")), self.new_label("loop")
         self.set(register, start)
         self.label(head)
@@ -192,7 +192,7 @@ class Builder:
             if source.base.number != dst:
                 self._emit(mov | BPF_X, dst, source.base.number)
             if source.off:
-                self._emit(BPF_ALU64 | BPF_ADD, dst, imm=self._imm(source.off))
+                self._emit(BPF_ALU64 | BPF_ADD, dst, imm=self._imm(source.off, 64))
         elif isinstance(source, Memory):
             if source.signed or source.size == 8:
                 self._need_wide(destination)
@@ -209,6 +209,7 @@ class Builder:
 
     def sign_extend(self, destination, source, bits):
         """The low `bits` (8, 16, 32) of source, sign-extended (v4)."""
+        _register(destination), _register(source)
         self._same_width(destination, source)
         if bits not in (8, 16, 32) or bits == 32 and destination.width == 32:
             raise AsmError("no sign extension of %r bits" % (bits,))
@@ -219,14 +220,14 @@ class Builder:
         """A 64-bit constant, or with a BPF_PSEUDO_* source what that makes of it: the descriptor of a map in its low
         half (and an offset in the high one), an index into fd_array, a BTF id."""
         self._need_wide(destination)
-        if not -1 << 63 <= value < 1 << 64 or not 0 <= source <= 15:
-            raise AsmError("%d of source %d is no 64-bit constant" % (value, source))
+        if not isinstance(value, int) or not -1 << 63 <= value < 1 << 64 or source not in range(16):
+            raise AsmError("%r of source %r is no 64-bit constant" % (value, source))
         self._emit(LDDW, destination.number, source, imm=value & (1 << 64) - 1)
 
     def packet(self, kind, offset=0, index=None):
         """r0 = *(kind *)skb[index + offset], in this machine's byte order: the program ends with 0 where there is no
         packet. r6 must hold the context; r1 to r5 are lost. kind: u8, u16 or u32."""
-        if kind.signed or kind.size == 8:
+        if not isinstance(kind, Type) or kind.signed or kind.size == 8:
             raise AsmError("packet loads are of u8, u16 or u32")
         if index is not None:
             self._need_wide(index)
@@ -237,8 +238,10 @@ class Builder:
         """An address of the address space `origin` as one of `to` (1: arena, 0: the kernel's; Linux 6.9)."""
         self._need_wide(destination)
         self._need_wide(source)
+        if to not in range(1 << 16) or origin not in range(1 << 16):
+            raise AsmError("address spaces are numbers below 65536, not %r and %r" % (to, origin))
         self._emit(BPF_ALU64 | BPF_MOV | BPF_X, destination.number, source.number, BPF_ADDR_SPACE_CAST,
-                   self._imm((to & 0xFFFF) << 16 | origin & 0xFFFF))
+                   self._imm(to << 16 | origin))
 
     def _store(self, memory, source):
         if memory.signed:
@@ -255,7 +258,7 @@ class Builder:
                 raise AsmError("%d does not fit %d bytes" % (source, memory.size))
             if memory.size == 8 and not -1 << 31 <= source < 1 << 31:
                 raise AsmError("%d does not fit a 32-bit immediate: set a register first" % source)
-            self._emit(BPF_ST | code, base, 0, off, self._imm(source))
+            self._emit(BPF_ST | code, base, 0, off, self._imm(source, 64 if memory.size == 8 else 32))
         else:
             raise AsmError("%r cannot be stored" % (source,))
 
@@ -263,8 +266,9 @@ class Builder:
 
     def alu(self, op, destination, source):
         """destination op= source, op as in the assembly text: "+", "s/", "s>>", ..."""
-        if op not in ALU_OPERATION:
-            raise AsmError("no operation %s" % op)
+        if not isinstance(op, str) or op not in ALU_OPERATION:
+            raise AsmError("no operation %s" % (op,))
+        _register(destination)
         operation, off = ALU_OPERATION[op]
         x, src, imm = self._source(destination, source)
         self._emit((BPF_ALU64 if destination.width == 64 else BPF_ALU) | operation | x, destination.number, src, off, imm)
@@ -309,6 +313,7 @@ class Builder:
         self.alu("s>>", destination, source)
 
     def neg(self, destination):
+        _register(destination)
         self._emit((BPF_ALU64 if destination.width == 64 else BPF_ALU) | BPF_NEG, destination.number)
 
     def swap(self, kind, destination, bits):
@@ -316,6 +321,8 @@ class Builder:
         code = {"le": BPF_ALU | BPF_END, "be": BPF_ALU | BPF_END | BPF_X, "bswap": BPF_ALU64 | BPF_END}
         if kind not in code or bits not in (16, 32, 64):
             raise AsmError("no byte swap %s%s" % (kind, bits))
+        if _register(destination).width < bits:
+            raise AsmError("%r has no %d bits to swap" % (destination, bits))
         self._emit(code[kind], destination.number, imm=bits)
 
     # atomics
@@ -325,19 +332,22 @@ class Builder:
 
         cmpxchg compares with r0 and leaves the old value there.
         """
-        if memory.size not in (4, 8) or op not in ATOMIC_OPERATION:
+        if _memory(memory).size not in (4, 8) or op not in ATOMIC_OPERATION:
             raise AsmError("no atomic operation %s of %d bytes" % (op, memory.size))
+        self._as_wide(source, memory)
         imm = ATOMIC_OPERATION[op] | (BPF_FETCH if fetch else 0)
         self._emit(BPF_STX | BPF_ATOMIC | SIZE_CODE[memory.size], memory.address.base.number, source.number,
                    self._off(memory.address.off), imm)
 
     def load_acquire(self, destination, memory):
         """(Linux 6.15)"""
+        self._as_wide(destination, memory)
         self._emit(BPF_STX | BPF_ATOMIC | SIZE_CODE[memory.size], destination.number, memory.address.base.number,
                    self._off(memory.address.off), BPF_LOAD_ACQ)
 
     def store_release(self, memory, source):
         """(Linux 6.15)"""
+        self._as_wide(source, memory)
         self._emit(BPF_STX | BPF_ATOMIC | SIZE_CODE[memory.size], memory.address.base.number, source.number,
                    self._off(memory.address.off), BPF_STORE_REL)
 
@@ -356,10 +366,11 @@ class Builder:
         elif isinstance(function, KsymRef):
             self._emit(CALL, src=BPF_PSEUDO_KFUNC_CALL, ref=function)
         else:
-            self._emit(CALL, imm=function if isinstance(function, int) else helper_number(function))
+            self._emit(CALL, imm=self._imm(function) if isinstance(function, int) else helper_number(function))
 
     def callx(self, register):
         """Calls the address in a register (no kernel takes it yet)."""
+        self._need_wide(register)
         self._emit(CALL | BPF_X, register.number)
 
     def _arguments(self, arguments):
@@ -493,7 +504,7 @@ class Builder:
             self._same_width(destination, source)
             return BPF_X, source.number, 0
         if isinstance(source, int):
-            return BPF_K, 0, self._imm(source)
+            return BPF_K, 0, self._imm(source, destination.width)
         raise AsmError("%r is neither a register nor a number" % (source,))
 
     def _same_width(self, a, b):
@@ -501,18 +512,44 @@ class Builder:
             raise AsmError("%r and %r differ in width" % (a, b))
 
     def _need_wide(self, register):
-        if register.width != 64:
+        if _register(register).width != 64:
             raise AsmError("%r is 32 bits wide; an r register is needed" % register)
 
-    def _imm(self, number):
-        if not -1 << 31 <= number < 1 << 32:
-            raise AsmError("%d does not fit a 32-bit immediate" % number)
-        return number - (1 << 32) if number >= 1 << 31 else number
+    def _as_wide(self, register, memory):
+        """Atomic instructions: of a w register only its half is meant, of an r register all or the low half."""
+        if _memory(memory).signed:
+            raise AsmError("atomic instructions are of u8, u16, u32 or u64")
+        if _register(register).width < 8 * memory.size and memory.size == 8:
+            raise AsmError("%r has no 8 bytes" % register)
+
+    def _imm(self, number, width=32):
+        """The immediate of an operation on `width` bits: it is sign-extended to 64."""
+        if not isinstance(number, int) or not -1 << 31 <= number < 1 << 32:
+            raise AsmError("%s does not fit a 32-bit immediate" % (number,))
+        if number < 1 << 31:
+            return number
+        if width == 64:
+            raise AsmError("%d does not fit a 32-bit immediate, which has a sign: set a register first" % number)
+        return number - (1 << 32)
 
     def _off(self, number):
+        if not isinstance(number, int):
+            raise AsmError("an offset is a whole number, not %r" % (number,))
         if not -0x8000 <= number < 0x8000:
             raise AsmError("offset %d does not fit 16 bits" % number)
         return number
+
+
+def _register(operand, said="a register is needed"):
+    if not isinstance(operand, Register):
+        raise AsmError("%s, not %r" % (said, operand))
+    return operand
+
+
+def _memory(operand):
+    if not isinstance(operand, Memory):
+        raise AsmError("memory is needed, as u64[r1] is, not %r" % (operand,))
+    return operand
 
 
 def relocate(instructions, maps=None, values=None, kfuncs=None):
@@ -525,6 +562,8 @@ def relocate(instructions, maps=None, values=None, kfuncs=None):
     maps, values, kfuncs = maps or {}, values or {}, kfuncs or {}
     out = []
     for i in instructions:
+        if not isinstance(i, Instruction):
+            raise AsmError("%r is no instruction" % (i,))
         ref = i.ref
         if isinstance(ref, MapRef) and ref.name in maps:
             fd = maps[ref.name]

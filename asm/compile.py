@@ -70,6 +70,7 @@ def _compile_one(function, level, main):
     function = optimised(function, level, main)
     lower(function, level)
     registers = allocate(function)
+    places, used = layout(function)     # before copies between Values in one register are gone: addresses go through them
     tidy(function, registers)
     others = []         # as they are needed in the end: passes may have found code that is never reached
     for block in function.blocks:
@@ -77,5 +78,4 @@ def _compile_one(function, level, main):
             if op.kind == "call" and op.info[0] == "function":
                 others.append(op.info[1])
             others.extend(arg[1] for arg in op.args if type(arg) is tuple and arg[0] == "func")
-    places, used = layout(function)
     return Emitter(function, registers, places, level), used, others

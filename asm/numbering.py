@@ -63,26 +63,31 @@ class _Walk:
     def _scan(self):
         """Counts uses; finds the slots that something else than loads, stores and calls may reach."""
         self.uses = uses = {}
-        pointer = {}
+        pointer = {}            # n -> (slot, offset): of a Value that `_sum` and `_copy` make one of
         self.escaped = escaped = set()
+        joined = []
         for block in self.function.blocks:
             for op in block.ops:
                 kind = op.kind
+                if kind == "phi":
+                    joined.append(op)   # its operands may be made further on
                 for position, arg in enumerate(op.args):
                     if type(arg) is Value:
                         uses[arg.n] = uses.get(arg.n, 0) + 1
-                        slot = pointer.get(arg.n)
-                        if slot is not None and kind != "call" and not (
-                                position == 0 and kind in ("load", "store", "atomic")):
-                            if kind == "copy" or kind == "alu" and op.info == ("+", 64) and type(op.args[1]) is int:
-                                pointer[op.dst.n] = slot
-                            else:
-                                escaped.add(slot)
-                    elif type(arg) is tuple and arg[0] == "stack":
-                        if kind == "copy":
-                            pointer[op.dst.n] = arg[1]
-                        elif kind == "phi":
-                            escaped.add(arg[1])
+                        held = pointer.get(arg.n)
+                    else:
+                        held = arg[1:] if type(arg) is tuple and arg[0] == "stack" else None
+                    if held is None or kind == "call" or position == 0 and kind in ("load", "store", "atomic"):
+                        continue
+                    if kind == "copy":
+                        pointer[op.dst.n] = held
+                    elif kind == "alu" and op.info == ("+", 64) and position == 0 and type(op.args[1]) is int and (
+                            _inside(held, op.args[1])):
+                        pointer[op.dst.n] = held[0], held[1] + op.args[1]
+                    else:
+                        escaped.add(held[0])
+        for op in joined:
+            escaped.update(pointer[arg.n][0] for arg in op.args if type(arg) is Value and arg.n in pointer)
 
     def run(self):
         blocks = self.function.blocks
@@ -295,7 +300,7 @@ class _Walk:
     def _sum(self, op, a, b):
         """a + b with a number b: addresses are collected as base and offset."""
         if type(a) is tuple:
-            if a[0] == "stack" and 0 <= a[2] + b <= a[1].size:
+            if a[0] == "stack" and _inside(a[1:], b):
                 self.same[op.dst.n] = ("stack", a[1], a[2] + b)
                 return True
             return False
@@ -534,6 +539,12 @@ class _Walk:
                     del self.memory[base]
             elif base in given or base in self.escaped:
                 del self.memory[base]
+
+
+def _inside(place, distance):
+    """Is (slot, offset) still in the slot, or at its end, that far on?"""
+    slot, off = place
+    return 0 <= off + distance <= slot.size
 
 
 def _within(known, at, size):

@@ -23,7 +23,7 @@ class Register:
         return Address(self, 0) + offset
 
     def __sub__(self, offset):
-        return Address(self, 0) + -offset
+        return Address(self, 0) - offset
 
     def __eq__(self, other):
         return Condition("==", self, other)
@@ -70,10 +70,16 @@ class Address:
         self.base, self.off = base, off
 
     def __add__(self, offset):
-        return Address(self.base, self.off + offset)
+        return Address(self.base, self.off + _whole(offset))
 
     def __sub__(self, offset):
-        return Address(self.base, self.off - offset)
+        return Address(self.base, self.off - _whole(offset))
+
+
+def _whole(offset):
+    if not isinstance(offset, int):
+        raise AsmError("an address is a register and a whole number, not %r: alu() and add() compute" % (offset,))
+    return offset
 
 
 class Memory:

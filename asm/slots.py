@@ -25,10 +25,15 @@ class SlotLiveness:
     def _find_escaped(self):
         """Slots whose address is put where its uses cannot be followed.
 
-        An address that a Value holds for calls only is followed: `held` says which slot a Value points to.
+        An address is followed through copies to calls: `held` says which slot a Value points to.
         """
-        self.held = held = {}
-        mask, other = 0, set()
+        mask, leader, slots, other = 0, {}, {}, set()
+
+        def find(n):
+            while n in leader:
+                n = leader[n]
+            return n
+
         for block in self.function.blocks:
             for op in block.ops:
                 kind, dst = op.kind, op.dst
@@ -36,16 +41,30 @@ class SlotLiveness:
                     if type(arg) is tuple:
                         if arg[0] != "stack" or kind == "call" or position == 0 and kind in ("load", "store", "atomic"):
                             continue
-                        if kind == "copy" and held.get(dst.n, arg[1]) is arg[1]:
-                            held[dst.n] = arg[1]
+                        if kind == "copy":
+                            slots.setdefault(dst.n, set()).add(arg[1])
                         else:
                             mask |= self.all[arg[1]]
                     elif type(arg) is Value and kind != "call":
-                        other.add(arg.n)
-                if dst is not None and not (kind == "copy" and type(op.args[0]) is tuple):
+                        if kind != "copy":
+                            other.add(arg.n)
+                        elif find(arg.n) != find(dst.n):
+                            leader[find(arg.n)] = find(dst.n)
+                if dst is not None and kind != "copy":
                     other.add(dst.n)  # it is something else at times
-        for n in [n for n in held if n in other]:
-            mask |= self.all[held.pop(n)]
+        groups, members = {}, {}
+        for n in slots:
+            groups.setdefault(find(n), set()).update(slots[n])
+        for n in {*leader, *slots}:
+            if find(n) in groups:
+                members.setdefault(find(n), set()).update((n, find(n)))
+        self.held = held = {}
+        for top, found in groups.items():
+            if len(found) > 1 or not other.isdisjoint(members[top]):
+                for slot in found:
+                    mask |= self.all[slot]
+            else:
+                held.update(dict.fromkeys(members[top], *found))
         return mask
 
     def effect(self, op):
@@ -54,7 +73,7 @@ class SlotLiveness:
         read = written = 0
         for position, arg in enumerate(op.args):
             if type(arg) is Value:
-                if arg.n in self.held:
+                if arg.n in self.held and kind != "copy":
                     read |= self.all[self.held[arg.n]]
                 continue
             if type(arg) is not tuple or arg[0] not in ("stack", "spill") or kind == "copy" and arg[0] == "stack":

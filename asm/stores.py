@@ -10,6 +10,7 @@ _ALIGNED = {NUMBER["bpf_" + name] for name in (
 
 def drop_overwritten(function):
     """Removes stores through pointers to what the same block stores to again before anything can read it."""
+    apart = {op.dst.n for block in function.blocks for op in block.ops if op.kind == "call" and op.info[0] == "helper"}
     for block in function.blocks:
         gone, again = set(), {}   # Value.n -> {(offset, size)} that is written further on
         for i in range(len(block.ops) - 1, -1, -1):
@@ -26,6 +27,8 @@ def drop_overwritten(function):
             elif kind in ("load", "atomic", "call"):
                 if kind != "load" or type(op.args[0]) is not tuple:
                     again.clear()
+                else:               # of the stack, where no helper's result points
+                    again = {n: later for n, later in again.items() if n in apart}
         if gone:
             block.ops = [op for i, op in enumerate(block.ops) if i not in gone]
 

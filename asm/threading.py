@@ -12,8 +12,12 @@ def thread_constants(function):
     """
     changed = False
     for block in function.blocks:
+        passed = set()          # two tests of the same variable may lead to each other
         while block.ops[-1].kind == "jump":
             target = block.ops[-1].info[0]
+            if target in passed:
+                break
+            passed.add(target)
             if target is block or len(target.ops) != 1 or target.ops[0].kind != "branch":
                 break
             test = target.ops[0]

@@ -17,13 +17,16 @@ ENTRIES = 1  # map_value needs an array of one
 MAPS = ("data", "out")
 
 
-def program(seed, size=12, variables=6, atomics=True):
-    return _Generator(random.Random(seed), size, variables, atomics).main()
+def program(seed, size=12, variables=6, atomics=True, aliases=True):
+    """aliases: the stack is also reached through addresses that are computed or chosen when it runs (Linux 5.12)."""
+    return _Generator(random.Random(seed), size, variables, atomics, aliases).main()
 
 
 class _Generator:
-    def __init__(self, rng, size, variables, atomics):
+    def __init__(self, rng, size, variables, atomics, aliases):
         self.rng, self.size, self.nvars, self.atomics = rng, size, variables, atomics
+        # Not in every function: they keep the passes from nearly all they do with memory.
+        self.aliases = aliases and rng.random() < 0.5
 
     def main(self):
         rng = self.rng
@@ -67,6 +70,12 @@ class _Generator:
             v = f.variable()
             f.set(v, f.load(self.pointers[-1], 8 * (i % 8), 8) if rng.random() < 0.7 else rng.choice(EDGES))
             self.variables.append(v)
+        self.places = []
+        if self.aliases:
+            for _ in range(2):
+                v = f.variable()
+                f.set(v, f.address(rng.choice(self.slots)))
+                self.places.append(v)
 
     def operand(self):
         rng = self.rng
@@ -100,7 +109,8 @@ class _Generator:
         elif self.context is not None:
             slot = rng.choice(self.slots)
             size = rng.choice((4, 8, 16))
-            v = f.call("bpf_skb_load_bytes", self.context, rng.randrange(0, 48), f.address(slot), size)
+            where = rng.choice(self.places) if self.places and rng.random() < 0.3 else f.address(slot)
+            v = f.call("bpf_skb_load_bytes", self.context, rng.randrange(0, 48), where, size)
         else:
             v = f.copy(1)
         self.values.append(v)
@@ -110,6 +120,8 @@ class _Generator:
         """A base, and an offset at which `size` bytes may be accessed."""
         rng, f = self.rng, self.f
         size = rng.choice((1, 2, 4, 8))
+        if self.places and rng.random() < 0.35:
+            return (*self.alias(), size)
         if rng.random() < 0.6:
             slot = rng.choice(self.slots)
             return slot, rng.randrange(0, slot.size, size), size
@@ -122,6 +134,17 @@ class _Generator:
             base = f.alu("+", base, rng.choice((8, 16, 24)))
             return base, rng.randrange(-8, 32, size), size
         return base, rng.randrange(0, VALUE_SIZE, size), size
+
+    def alias(self):
+        """An address in the stack that the passes cannot or need not follow, and an offset where 8 bytes are."""
+        rng, f = self.rng, self.f
+        r, slot = rng.random(), rng.choice(self.slots)
+        if r < 0.3:
+            return f.alu("+", f.address(slot), f.alu("&", self.operand(), 8)), 0
+        if r < 0.5:             # outside, and in again
+            away = rng.choice((-8, 32))
+            return f.alu("+", f.alu("+", f.address(slot), away), 8), rng.choice((0, 8)) - away - 8
+        return rng.choice(self.places), rng.choice((0, 8))
 
     def load(self):
         base, off, size = self.place()

@@ -8,7 +8,7 @@ import pytest
 
 from rawbpf.asm import Instruction, decode, encode
 from rawbpf.asm.builder import (Builder, FuncRef, KsymRef, MapRef, r0, r1, r2, r3, r6, r7, r10, relocate, s16, u8, u32, u64,
-                                w1)
+                                s32, w1, w2, w3)
 from rawbpf.asm.errors import AsmError
 from rawbpf.asm.formats import c_array, from_dict, json_text, raw
 from rawbpf.asm.text import assemble, instructions
@@ -235,6 +235,17 @@ def test_a_builder_becomes_an_object():
     lambda b: (b.label("a"), b.label("a")), lambda b: bool(r1 == 2), lambda b: b.set(r1, u64[r2 + 40000]),
     lambda b: b.alu("**", r1, 2), lambda b: b.swap("be", r1, 8), lambda b: b.otherwise().__enter__(),
     lambda b: b.packet(u64), lambda b: b.packet(s16), lambda b: b.lddw(w1, 5), lambda b: b.lddw(r1, 1 << 64),
+    lambda b: b.and_(r0, 0xFFFFFFFF), lambda b: b.add(r0, 1 << 31), lambda b: b.jump("x", r1 == 0xFFFFFFFF),
+    lambda b: b.count(r1, 0xFFFFFFFF).__enter__(), lambda b: b.set(u64[r1], 0xFFFFFFFF), lambda b: b.set(r1, r2 + (1 << 31)),
+    lambda b: b.atomic("+", u64[r1], w2), lambda b: b.atomic("+", s32[r1], r2), lambda b: b.load_acquire(w1, u64[r2]),
+    lambda b: b.load_acquire(r1, s32[r2]), lambda b: b.store_release(s32[r1], r2), lambda b: b.swap("be", w1, 64),
+    lambda b: b.callx(w3), lambda b: b.addr_space_cast(r1, r2, 1 << 20, 1), lambda b: b.packet(u8, 1.5),
+    lambda b: u64[r1 + 1.5], lambda b: b.call(1 << 40), lambda b: b.neg(5), lambda b: b.swap("be", 5, 16),
+    lambda b: b.atomic("+", u64[r1], 5), lambda b: b.atomic("+", r1, r2), lambda b: b.atomic("cmpxchg", u64[r1], (r0, r2)),
+    lambda b: b.load_acquire(5, u64[r1]), lambda b: b.store_release(u64[r1], 5), lambda b: b.callx(5),
+    lambda b: b.packet(r1), lambda b: b.packet(u8, 0, 5), lambda b: b.addr_space_cast(r1, 5, 0, 1), lambda b: b.lddw(r1, "x"),
+    lambda b: b.lddw(5, 5), lambda b: b.sign_extend(5, r1, 8), lambda b: b.add(5, r1), lambda b: b.add(u64[r1], 5),
+    lambda b: b.alu([], r1, 1), lambda b: r1 - r2, lambda b: relocate([5], {}),
     lambda b: b.call(3.5), lambda b: b.call(None), lambda b: b.label(5), lambda b: b.append(5), lambda b: b.append([5]),
     lambda b: b.raw("exit"), lambda b: b.when(5).__enter__(), lambda b: b.jump("x", True),
     lambda b: b.addr_space_cast(w1, r2, 0, 1), lambda b: b.count(r1, 5, step=0).__enter__()])

@@ -63,7 +63,8 @@ def check_in_kernel(seeds, llvm=False):
     kernel = Kernel()
     for seed in seeds:
         cpu = ("v1", "v2", "v3", "v4")[seed % level()]
-        function = program(seed, size=4 + seed % 16, atomics=cpu in ("v3", "v4") and level() >= 3)
+        function = program(seed, size=4 + seed % 16, atomics=cpu in ("v3", "v4") and level() >= 3,
+                           aliases=level() >= 3)
         result, memory = expected(seed, function)
         _, maps = world(seed)
         assert kernel.run(compile_function(function, cpu), maps) == (result, memory), (seed, cpu)
