@@ -13,6 +13,7 @@ import struct
 from rawbpf.loader import BtfObject, KernelError, Map, Object, PerfEvent, Program, features, ksyms, link, link_net, perf
 from rawbpf.loader.btf import function_types
 from rawbpf.loader.errors import ObjectError
+from rawbpf.loader.netlink import Socket, attribute
 from tests.bpfcc import compile_bpf
 from tests.loader import code
 
@@ -83,6 +84,7 @@ PROGRAMS = {    # name: type, instructions, expected attach type, function that 
     "cgroup_sysctl": ("cgroup_sysctl", OK, "cgroup_sysctl"), "raw_tracepoint_writable": ("raw_tracepoint_writable",),
     "cgroup_sockopt": ("cgroup_sockopt", OK, "cgroup_getsockopt"), "sk_lookup": ("sk_lookup", OK, "sk_lookup"),
     "syscall": ("syscall",), "netfilter": ("netfilter", OK, "netfilter"), "tcx": ("sched_cls", code.RETURN_0, "tcx_ingress"),
+    "netkit": ("sched_cls", code.RETURN_0, "netkit_primary"),
     "iter": ("tracing", code.RETURN_0, "trace_iter", "bpf_iter_task"),
     "iter_map": ("tracing", code.RETURN_0, "trace_iter", "bpf_iter_bpf_map_elem"),
     "fentry": ("tracing", code.RETURN_0, "trace_fentry", "ksys_read"),
@@ -99,6 +101,14 @@ PROGRAMS = {    # name: type, instructions, expected attach type, function that 
 }
 TYPED = ("hash", "percpu_hash", "array", "lru_hash")
 PYTHON = os.path.realpath("/proc/self/exe")
+
+
+def _netkit():
+    """A pair of netkit devices -> the index of the first (6.7+)."""
+    kind = attribute(18, attribute(1, b"netkit\0"))      # IFLA_LINKINFO, IFLA_INFO_KIND
+    with Socket() as netlink:
+        list(netlink.ask("link", 16, 0x605, bytes(16) + attribute(3, b"nk0\0") + kind))     # request, ack, create, excl
+    return socket.if_nametoindex("nk0")
 
 
 class Population:
@@ -212,6 +222,7 @@ class Population:
             "flow_dissector": lambda p: link_net.attach_netns(p, namespace, "flow_dissector"),
             "perf_event": lambda p: link.attach_perf_event(p, event(perf.software("cpu_clock", 10**9)), cookie=7),
             "tcx": lambda p: link_net.attach_tcx(p, lo, "tcx_ingress"),
+            "netkit": lambda p: link_net.attach_netkit(p, _netkit(), "netkit_primary"),
             "netfilter": lambda p: link_net.attach_netfilter(p, priority=5),
             "cgroup_skb": lambda p: link_net.attach_cgroup(p, group, "cgroup_inet_egress"),
             "cgroup_sock_addr": lambda p: link_net.attach_cgroup(p, group, "cgroup_inet4_connect"),

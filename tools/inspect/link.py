@@ -1,7 +1,7 @@
 """`rawbpf link`: what programs are attached to."""
 
 from .command import run_object
-from .objects import Around, around_text, by_id, interface, one, records, select, symbols
+from .objects import around_text, by_id, interface, one, pin_verb, show_verb, symbols
 from .prog import _type, type_text
 from .words import fail
 
@@ -237,26 +237,7 @@ _TEXTS = {
 }
 
 
-def show(session, words):
-    found = select("link", words) if words else None
-    words.end()
-    around = Around(session, "link")
-    if found is None:
-        session.show(records("link", lambda link: record(link, around)), text)
-        return
-    try:
-        session.show([record(link, around) for link in found], text, True)
-    finally:
-        for link in found:
-            link.close()
-
-
-def pin(session, words):
-    with one("link", words) as link:
-        path = words.next("path")
-        words.end()
-        link.pin(path)
-    session.done()
+show = show_verb("link", record, text)
 
 
 def detach(session, words):
@@ -267,7 +248,7 @@ def detach(session, words):
     session.done()
 
 
-VERBS = {"show": show, "list": show, "pin": pin, "detach": detach}
+VERBS = {"show": show, "list": show, "pin": pin_verb("link"), "detach": detach}
 
 
 def run(argv):

@@ -6,7 +6,7 @@ import os
 from rawbpf.loader.errors import KernelError
 
 from .command import run_object
-from .objects import Around, around_text, details, one, records, select
+from .objects import around_text, details, one, pin_verb, select, show_verb
 from .prog import _type, device, device_text, type_text
 from .words import fail
 
@@ -75,18 +75,7 @@ def text(fields):
     return out + around_text({"pids": fields.get("pids")}) + "\n"
 
 
-def show(session, words):
-    found = select("map", words) if words else None
-    words.end()
-    around = Around(session, "map")
-    if found is None:
-        session.show(records("map", lambda item: record(item, around)), text)
-        return
-    try:
-        session.show([record(item, around) for item in found], text, len(found) == 1)
-    finally:
-        for item in found:
-            item.close()
+show = show_verb("map", record, text)
 
 
 def dump(session, words):
@@ -223,14 +212,6 @@ def freeze(session, words):
     session.done()
 
 
-def pin(session, words):
-    with one("map", words) as item:
-        path = words.next("path")
-        words.end()
-        item.pin(path)
-    session.done()
-
-
 def create(session, words):
     from rawbpf.loader import Map
     path = words.next("path")
@@ -270,7 +251,7 @@ def event_pipe(session, words):
 
 
 VERBS = {"show": show, "list": show, "dump": dump, "update": update, "lookup": lookup, "getnext": getnext,
-         "delete": delete, "pin": pin, "create": create, "peek": peek, "push": push, "pop": pop, "enqueue": push,
+         "delete": delete, "pin": pin_verb("map"), "create": create, "peek": peek, "push": push, "pop": pop, "enqueue": push,
          "dequeue": pop, "freeze": freeze, "event_pipe": event_pipe}
 
 

@@ -300,3 +300,33 @@ def around_text(record):
     if record.get("pids"):
         lines.append("\n\tpids " + ", ".join("%s(%d)" % (one["comm"], one["pid"]) for one in record["pids"]))
     return "".join(lines)
+
+
+# -- verbs that are the same of each kind
+
+def show_verb(kind, record, text):
+    """`show [OBJECT]`: record(object, around) as JSON, or through text(record)."""
+    def show(session, words):
+        found = select(kind, words) if words else None
+        words.end()
+        around = Around(session, kind)
+        if found is None:
+            session.show(records(kind, lambda item: record(item, around)), text)
+            return
+        try:
+            session.show([record(item, around) for item in found], text, len(found) == 1)
+        finally:
+            for item in found:
+                item.close()
+    return show
+
+
+def pin_verb(kind):
+    """`pin OBJECT FILE`."""
+    def pin(session, words):
+        with one(kind, words) as item:
+            path = words.next("path")
+            words.end()
+            item.pin(path)
+        session.done()
+    return pin

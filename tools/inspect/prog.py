@@ -5,7 +5,7 @@ import sys
 import time
 
 from .command import run_object
-from .objects import Around, around_text, details, full_name, interface, one, records, select
+from .objects import around_text, details, full_name, interface, one, pin_verb, select, show_verb
 from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf prog { show | list } [PROG]
@@ -116,18 +116,7 @@ def device_text(fields):
     return "  offloaded_to ifindex %d ns_dev %d ns_ino %d" % (dev["ifindex"], dev["ns_dev"], dev["ns_inode"])
 
 
-def show(session, words):
-    found = select("prog", words) if words else None
-    words.end()
-    around = Around(session, "prog")
-    if found is None:
-        session.show(records("prog", lambda program: record(program, around)), text)
-        return
-    try:
-        session.show([record(program, around) for program in found], text, len(found) == 1)
-    finally:
-        for program in found:
-            program.close()
+show = show_verb("prog", record, text)
 
 
 def dump(session, words):
@@ -174,14 +163,6 @@ def write_file(path, data):
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(data)
-
-
-def pin(session, words):
-    with one("prog", words) as program:
-        path = words.next("path")
-        words.end()
-        program.pin(path)
-    session.done()
 
 
 def load(session, words):
@@ -250,7 +231,7 @@ def tracelog(session, words):
         trace_pipe(session)
 
 
-VERBS = {"show": show, "list": show, "dump": dump, "pin": pin, "load": load, "loadall": loadall, "run": run_program,
+VERBS = {"show": show, "list": show, "dump": dump, "pin": pin_verb("prog"), "load": load, "loadall": loadall, "run": run_program,
          "tracelog": tracelog, "attach": attach, "detach": detach, "profile": profile}
 
 
