@@ -14,7 +14,7 @@ from tests.bpfcc import compile_bpf
 from tests.loader.interfaces import frames, pair
 from tests.loader.test_links import cgroup, in_netns     # noqa: F401 (a fixture)
 
-pytestmark = [pytest.mark.peer, pytest.mark.kernel]
+pytestmark = [pytest.mark.peer, pytest.mark.kernel, pytest.mark.slow]
 ROW = {"count": 5, "comm": "sh", "arr": [1, 2, 3]}
 
 

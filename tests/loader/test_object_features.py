@@ -259,6 +259,7 @@ def test_usdt_arguments(compile_c):
         process.stdin.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_this_kernel", [True, False])
 def test_the_context_of_global_functions(as_this_kernel, monkeypatch):
     """An argument is the context by its tag since 6.8; before, a second prototype of the function says so."""
@@ -294,6 +295,7 @@ SEC("socket") int other(void *ctx) { u32 k = 0; u64 *v = lookup(&own, &k); if (v
 """
 
 
+@pytest.mark.slow
 def test_a_map_for_one_program():
     with Object.open(compile_bpf_text(ONE_USER)) as obj:
         obj.maps["own"].exclusive_program = "mine"
@@ -318,6 +320,7 @@ SEC("socket") int add(void *ctx) { some[2] += 7; many[1000].right += fixed[1]; r
 """
 
 
+@pytest.mark.slow
 def test_variables_as_memory():
     with Object.open(compile_bpf_text(LARGE)) as obj:
         obj.bss.memory("many")[1998:2001] = b"abc"

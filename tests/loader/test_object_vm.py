@@ -79,6 +79,7 @@ def test_a_function_of_a_program_is_replaced():
         assert program.test_run(bytes(14)).retval == 2 * 1000 + 2 + 6
 
 
+@pytest.mark.slow
 def test_functions_of_a_program_are_traced():
     text = """#include "bpf.h"
 u64 arguments, results;
