@@ -182,3 +182,13 @@ def test_an_index_outside_of_a_string(body, message, columns):
 ])
 def test_places_of_statements(script, columns, message):
     assert run("trace", "-e", script)[2].startswith("stdin:1:%s: WARNING: %s\n" % (columns, message))
+
+
+def test_stacks_in_a_pid_namespace(compile_c):
+    """Names for the processes that the tracer's own /proc shows, by the numbers that it has for them."""
+    program = compile_c(CALLS.replace("int s = sizeless();", "int s = sizeless(); for (;;) { s = work(s); usleep(10000); }"), "-O1",
+                        name="looping")
+    script = "uprobe:%s:work { printf(\"%%s|%%s\", ustack(2), usym(reg(\"ip\"))); exit(); }" % program
+    done = subprocess.run(["unshare", "-pf", "--mount-proc", "--kill-child", "sh", "-c", '"$1" & exec "$0" -m rawbpf.tools trace -q -e "$2"',
+                           sys.executable, program, script], capture_output=True, text=True, timeout=60)
+    assert re.match(r"\n        work\+0@\S+\n(?s:.*)\|work\n", done.stdout), (done.stdout, done.stderr)

@@ -21,17 +21,21 @@ class _Pid(Builtin):
         return UINT32
 
     def value(self, b, call):
-        f = b.f
-        words = [word.name for word in arguments_of(call)]
-        namespace = b.script.machine.pid_namespace
-        if namespace is not None and "init" not in words:
-            device, inode = namespace
-            slot = f.slot(8)
-            f.store(slot, 0, 0, 8)
-            f.call("bpf_get_ns_current_pid_tgid", device, inode, f.address(slot), 8)
-            return f.load(slot, 4 if self.process else 0, 4)
-        both = f.call("bpf_get_current_pid_tgid")
-        return f.alu(">>", both, 32) if self.process else f.extend(both, 4, False)
+        return current(b, self.process, "init" in [word.name for word in arguments_of(call)])
+
+
+def current(b, process=True, initial=False):
+    """The number of the process or thread as this process's /proc shows it, 0 for one that it does not show; `initial`: as
+    the first pid namespace has it."""
+    f, namespace = b.f, b.script.machine.pid_namespace
+    if namespace is not None and not initial:
+        device, inode = namespace
+        slot = f.slot(8)
+        f.store(slot, 0, 0, 8)
+        f.call("bpf_get_ns_current_pid_tgid", device, inode, f.address(slot), 8)
+        return f.load(slot, 4 if process else 0, 4)
+    both = f.call("bpf_get_current_pid_tgid")
+    return f.alu(">>", both, 32) if process else f.extend(both, 4, False)
 
 
 register(_Pid("pid", True))

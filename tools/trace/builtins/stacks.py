@@ -9,6 +9,7 @@ from ..compiled import KernelMap
 from ..place import Place
 from ..types import Integer
 from . import Argument, Builtin, arguments_of, register
+from .process import current
 
 MAP, SEEN = "stacks", "seen_processes"
 USER_STACK = 1 << 8
@@ -56,7 +57,7 @@ class _Stack(Builtin):
         f = b.f
         number = self._id(b, call)
         f.store(dest.base, dest.off, number, 8)
-        pid = f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32)
+        pid = current(b)
         f.store(dest.base, dest.off + 8, pid, 4)
         f.store(dest.base, dest.off + 12, 0, 4)
         remember(b, call, pid)
@@ -142,7 +143,7 @@ class _UnwoundStack(_Stack):
         for map in kernel_maps():
             b.script.add_kernel_map(map)
         count, missing, taken, some = f.variable(), f.block("no_tables"), f.block("unwound"), f.block()
-        Unwinding(b, frames, kind.limit, count, missing).run(f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32))
+        Unwinding(b, frames, kind.limit, count, missing).run(current(b))
         f.jump(taken)
         f.position(missing)
         f.set(count, super()._take(b, call, kind, frames, done))
@@ -227,7 +228,7 @@ class _Usym(Builtin):
     def store(self, b, call, dest):
         f = b.f
         f.store(dest.base, dest.off, b.value(call.arguments[0]), 8)
-        pid = f.alu(">>", f.call("bpf_get_current_pid_tgid"), 32)
+        pid = current(b)
         f.store(dest.base, dest.off + 8, pid, 4)
         f.store(dest.base, dest.off + 12, 0, 4)
         remember(b, call, pid)
