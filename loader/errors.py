@@ -51,7 +51,7 @@ class VerifierError(KernelError):
         self.log, self.message, self.slot, self.instruction = log, message, slot, instruction
 
     def __str__(self):
-        where = "" if self.instruction is None else " at instruction %d" % self.instruction
+        where = "" if self.slot is None else " at %d" % self.slot       # as the log and `rawbpf verify` count
         return "%s: refused by the verifier%s: %s" % (self.call, where, self.message or
                                                       os.strerror(self.errno))
 

@@ -16,7 +16,11 @@ _STATE = re.compile(r"^\s*(?:\d+: )?((?:frame\d+: ?)?(?:R\d+|fp-\d+)(?:_\w+)?=.*
 _FROM = re.compile(r"^from (\d+) to (\d+)(?: \(speculative execution\))?:\s*(.*)$")
 _LINE = re.compile(r"^; (.*)$")
 _FRAME = re.compile(r"^frame(\d+):")
-_REGISTER = re.compile(r"\b(R\d+|fp-\d+)(?:_[rwlD]+)?=((?:[^\s()]|\([^)]*\))*)")
+# Parentheses within a state nest: scalar(umax=7,var_off=(0x0; 0x7)), and once more within those.
+_NESTED = r"\([^()]*\)"
+for _ in range(3):
+    _NESTED = r"\((?:[^()]|%s)*\)" % _NESTED
+_REGISTER = re.compile(r"\b(R\d+|fp-\d+)(?:_[rwlD]+)?=((?:[^\s()]|%s)*)" % _NESTED)
 _CHANGES = re.compile(r"^[rw](\d+) (?:s?[-+*/%|&^<>]+)?= ")
 _STATS = re.compile(r"processed (\d+) insns.*?max_states_per_insn (\d+) total_states (\d+) peak_states (\d+)")
 _TIME = re.compile(r"verification time (\d+) usec")

@@ -159,10 +159,10 @@ def test_errors_are_os_errors_and_pickle():
     assert str(error) == "load of x: Invalid argument (EINVAL): needs Linux 9.9"
     assert str(KernelError("x", 524)) == "x: not supported (ENOTSUPP)"
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    refused = VerifierError("load of x", 13, "0: (95) exit\nR0 !read_ok\n", "R0 !read_ok", 0, 0)
+    refused = VerifierError("load of x", 13, "2: (95) exit\nR0 !read_ok\n", "R0 !read_ok", 2, 1)
     again = pickle.loads(pickle.dumps(refused))
     assert (again.log, again.slot, again.instruction, str(again)) == (
-        refused.log, 0, 0, "load of x: refused by the verifier at instruction 0: R0 !read_ok")
+        refused.log, 2, 1, "load of x: refused by the verifier at 2: R0 !read_ok")     # the kernel's numbering
 
 
 @pytest.mark.kernel

@@ -63,6 +63,15 @@ def test_what_changed_behind_each_instruction():
     assert found.registers == {"R0": "map_value_or_null(id=1,map=m,ks=4,vs=16)", "R10": "fp0", "fp-8": "0000????"}
 
 
+def test_states_with_parentheses_within_parentheses():
+    """As Linux 6.18 and 5.10 print them; a state ends at the space that is outside of all of them."""
+    assert explain.registers("R0=scalar(smin=0,smax=umax=0xffffffff,var_off=(0x0; 0xffffffff)) R1_w=ctx() fp-8_w=mmmmmmmm") == {
+        "R0": "scalar(smin=0,smax=umax=0xffffffff,var_off=(0x0; 0xffffffff))", "R1": "ctx()", "fp-8": "mmmmmmmm"}
+    assert explain.registers("R2=inv(id=0,umax_value=255,var_off=(0x0; 0xff)) R10=fp0") == {
+        "R2": "inv(id=0,umax_value=255,var_off=(0x0; 0xff))", "R10": "fp0"}
+    assert explain.registers("R3=a(b(c(d(1; 2); 3); 4); 5) R4=(") == {"R3": "a(b(c(d(1; 2); 3); 4); 5)", "R4": ""}
+
+
 def test_statistics():
     assert explain.statistics(CHANGES) == (6, 0, 0, 0, 87, (8,))
     assert explain.statistics("stack depth 16+0+32\nprocessed 9 insns (limit 1000000) max_states_per_insn 1 "
