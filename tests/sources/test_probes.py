@@ -105,11 +105,16 @@ def test_iterator():
         assert int.from_bytes(hits.lookup(bytes(4)), "little") >= 1
 
 
+def read():
+    with open("/dev/zero", "rb", buffering=0) as file:
+        for _ in range(3):
+            file.read(16)
+
+
 @pytest.mark.vm
 @pytest.mark.parametrize("kind", ["Kprobe", "Kretprobe", "Fentry", "Fexit"])
 def test_functions_of_the_kernel(kind):
-    probe = getattr(sources, kind)("__x64_sys_getppid" if os.uname().machine == "x86_64" else "__arm64_sys_getppid")
-    assert count(probe, getppid) >= 3
+    assert count(getattr(sources, kind)("vfs_read"), read) >= 3
 
 
 @pytest.mark.vm
@@ -118,4 +123,4 @@ def test_a_program_for_each_function():
     with pytest.raises(SourceError, match=r"events, and each needs a program of its own"):
         sources.Fentry("vfs_rea*").load(())
     several = sources.Kprobe("vfs_rea*")
-    assert len(several.points) > 1 and count(several, lambda: subprocess.run(["cat", "/proc/self/comm"], check=True)) > 0
+    assert len(several.points) > 1 and count(several, read) >= 3
