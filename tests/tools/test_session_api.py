@@ -98,6 +98,28 @@ def test_asyncio():
     assert [len(seen) >= 3 for seen in asyncio.run(both())] == [True, True]
 
 
+def test_a_closed_script_is_over():
+    """It neither starts again nor gives events; its maps keep what they were."""
+    script = Script("interval:ms:50 { print(1); } BEGIN { @a = 5; @b[1] = 2; }")
+    assert script.maps == {}
+    script.attach()
+    script.close()
+    script.close()
+    before = bpf.held_by(os.getpid())
+
+    async def events():
+        return [event async for event in script]
+    for use in (lambda: list(script), script.attach, script.poll, lambda: asyncio.run(events())):
+        with pytest.raises(RuntimeError, match="this Script is closed"):
+            use()
+    assert script.maps == {"@a": 5, "@b": {1: 2}} and not script.running and bpf.held_by(os.getpid()) == before
+    with Script("BEGIN { @ = 1; exit(); }") as ended:
+        assert list(ended) == [] and list(ended) == []
+    assert ended.maps == {"@": 1}
+    with pytest.raises(RuntimeError, match="closed"):
+        list(ended)
+
+
 def test_a_script_is_attached_once():
     with Script("BEGIN { exit(); }") as script:
         list(script)

@@ -36,16 +36,19 @@ class _Collector:
 
 
 class Script:
-    """A script, compiled. `arguments` are $1, $2, ...; `pid` limits it to one process; `command` is run and
-    traced from its first instruction on, and its end is the script's.
+    """A script, compiled; attach() or iteration runs it, once. `arguments` are $1, $2, ...; `pid` limits it to one
+    process, whose end is the script's; `command` is run and traced from its first instruction on, and its end is
+    the script's; `unsafe` allows system(), signal() and the like; `name` is what errors call the text.
 
-    ScriptError when the text is wrong; KernelError, SourceError when the kernel refuses."""
+    ScriptError when the text is wrong; ChildError when there is no such process or command; KernelError, SourceError
+    when the kernel refuses; RuntimeError for one that is attached twice or is closed."""
 
     def __init__(self, text, *arguments, pid=None, command=None, unsafe=False, name="script"):
         from .engine import compile_script
         self._session = None
         self._collector = _Collector()
-        self._maps = None
+        self._maps = None            # their last values, once it has ended
+        self._closed = False
         self.exit_code = 0
         self.process = None
         if command is not None or pid is not None:
@@ -61,6 +64,7 @@ class Script:
 
     def attach(self):
         """Load and attach; BEGIN runs. From here on events gather."""
+        self._must_be_open()
         if self._session is not None or self._maps is not None:
             raise RuntimeError("a Script is attached once")
         self._session = Session(self.compiled, self._collector, self.process)
@@ -68,7 +72,7 @@ class Script:
             self._session.start()
             self._session.release()
         except BaseException:
-            self.close()
+            self._let_go()
             raise
         return self
 
@@ -89,6 +93,10 @@ class Script:
 
     def poll(self, timeout=0.0):
         """The events of now, waiting up to `timeout` seconds for the first: a list."""
+        self._must_be_open()
+        return self._gathered(timeout)
+
+    def _gathered(self, timeout=0.0):
         if self.running and not self._collector.results:
             self._session.poll(timeout)
         events = list(self._collector.results)
@@ -96,47 +104,55 @@ class Script:
         return events
 
     def __iter__(self):
-        """Events until the script ends; END's are the last. Leaving the loop early (or by an exception)
-        detaches."""
-        if self._session is None and self._maps is None:
-            self.attach()
+        """Events until the script ends; END's are the last. Attaches first unless attach() has. Leaving the loop early
+        (or by an exception) detaches."""
+        self._begin()
         try:
             while self.running:
-                yield from self.poll(1.0)
+                yield from self._gathered(1.0)
             self._finish()
-            yield from self.poll()
+            yield from self._gathered()
         finally:
             self._finish()
 
     async def __aiter__(self):
         """The same for asyncio."""
         import asyncio
-        if self._session is None and self._maps is None:
-            self.attach()
+        self._begin()
         try:
             delay = 0.001
             while self.running:
-                events = self.poll()
+                events = self._gathered()
                 for event in events:
                     yield event
                 delay = 0.001 if events else min(delay * 2, IDLE)
                 await asyncio.sleep(delay)
             self._finish()
-            for event in self.poll():
+            for event in self._gathered():
                 yield event
         finally:
             self._finish()
 
+    def _begin(self):
+        self._must_be_open()
+        if self._session is None and self._maps is None:
+            self.attach()
+
+    def _must_be_open(self):
+        if self._closed:
+            raise RuntimeError("this Script is closed")
+
     def stop(self):
-        """End the script: iteration goes on with the events that are left. May be called from another
-        thread or a signal handler."""
+        """End the script: iteration goes on with the events that have gathered (and those of END), then ends. May be
+        called from another thread or a signal handler."""
         if self._session is not None:
             self._session.stop()
 
     @property
     def maps(self):
         """The script's maps by name ("@", "@name"): a dict for keyed ones, else the value (None when it was
-        never set). Tuples as keys and values are tuples, histograms lists of counts."""
+        never set). Tuples as keys and values are tuples, histograms lists of counts. {} before attach(); once the
+        script has ended or is closed, their last values."""
         if self._maps is not None:
             return dict(self._maps)
         if self._session is None:
@@ -161,8 +177,16 @@ class Script:
             self.process.close()
 
     def close(self):
-        """Detach and let everything go; END does not run."""
-        session, self._session = self._session, None
+        """Detach and let everything go; END does not run. `maps` keeps the last values."""
+        try:
+            if self._session is not None:
+                self._session.detach()
+                self._maps = self.maps
+        finally:
+            self._let_go()
+
+    def _let_go(self):
+        session, self._session, self._closed = self._session, None, True
         if session is not None:
             session.close()
         self._close_process()
