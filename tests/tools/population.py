@@ -173,7 +173,7 @@ class Population:
         maps = self.maps
         main = code.map_fd(1, maps["hash"]) + code.mov_reg(2, 10) + code.store_imm(10, -4, 0, 4) + code.alu(0, 2, -4) \
             + code.call(code.LOOKUP) + code.insn(0x85, 0, 1, 0, 1) + code.EXIT + code.mov(0, 1) \
-            + code.insn(0xc3, 10, 0, -4, 1) + code.RETURN_0
+            + code.store_imm(10, -4, 0, 4) + code.insn(0xc3, 10, 0, -4, 1) + code.RETURN_0
         blob, functions = function_types([("main", 0), ("second", 8)])
         strings = len(blob) - blob.index(b"\0long\0")
         lines = struct.pack("=IIII", 0, strings - 5, strings - 5, 7 << 10 | 3) + struct.pack("=IIII", 8, 0, 1, 9 << 10 | 1)

@@ -41,7 +41,7 @@ def _bpftool():
 
 
 def bpftool(*words):
-    return subprocess.run([*_bpftool(), *map(str, words)], text=True, capture_output=True, timeout=60)
+    return subprocess.run([*_bpftool(), *map(str, words)], text=True, capture_output=True, timeout=300)
 
 
 class Compared:

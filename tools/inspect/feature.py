@@ -1,5 +1,7 @@
 """`rawbpf feature`: what this kernel can do, found out by trying."""
 
+import sys
+
 from .command import run_object
 from .words import fail
 
@@ -125,7 +127,6 @@ def _device(words):
 def _in_child(out, full):
     """The probes in a process that has given up its capabilities."""
     import os
-    import sys
     sys.stdout.flush()
     child = os.fork()
     if not child:
@@ -194,9 +195,9 @@ def _system(out):
             else:
                 out.session.write(_sysctl_text(subject, what, texts, value))
     config = kernel.config()
-    if not config and out.json is None and not out.macros:
-        out.session.write("skipping kernel config: there is neither /proc/config.gz nor a file of it\n")
-    for name in _CONFIG:
+    if not config and out.json is None:
+        sys.stderr.write("skipping kernel config: there is neither /proc/config.gz nor a file of it\n")
+    for name in _CONFIG if config else ():
         value = config.get("CONFIG_" + name)
         if out.json is not None:
             out.field("CONFIG_" + name, value)
@@ -204,7 +205,7 @@ def _system(out):
             if name in _MACRO_CONFIG:
                 out.session.write("#define %sCONFIG_%s %s\n" % (out.prefix, name, value) if value is not None
                                   else "/* CONFIG_%s is not set */\n" % name)
-        elif config:
+        else:
             out.session.write("CONFIG_%s is %s\n" % (name, "not set" if value is None else "set to " + value))
     out.end_section()
 
