@@ -34,6 +34,9 @@ def directive(assembler, word, code, rest):
         found = re.match(r'\s*("[^"]+"|[^\s,"]+)', code[rest:])
         if not found:
             raise Unexpected(rest, len(code), "expected the name of a section")
+        behind = rest + found.end()
+        if code[behind:].strip() and not re.match(r"\s*,", code[behind:]):      # , "ax", @progbits
+            raise Unexpected(behind, len(code), "expected the end of the line behind the section's name")
         return assembler.open_section(found.group(1).strip('"'))
     if assembler.current == "ignored":
         return None
@@ -128,7 +131,8 @@ def _include(assembler, s):
 def read_text(path):
     """The text of a file, or AsmError."""
     try:
-        with open(path, "rb") as file:
+        # /proc has files that wait for something to come
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             return read_whole(file, path).decode("utf-8")
     except OSError as error:
         raise AsmError("%s: %s" % (path, error.strerror)) from None

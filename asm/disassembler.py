@@ -143,6 +143,8 @@ def _alu(code, dst, src, off, imm, ref):
             return "%s%d = %s" % (r, dst, value)
         if register and wide and off == 1:
             return "r%d = addr_space_cast(r%d, %d, %d)" % (dst, src, imm >> 16 & 0xFFFF, imm & 0xFFFF)
+        if register and wide and off == -1 and not imm:
+            return "r%d = &(void __percpu *)(r%d)" % (dst, src)
         if register and not imm and off in ((8, 16, 32) if wide else (8, 16)):
             return "%s%d = (s%d)%s" % (r, dst, off, value)
         return None

@@ -10,6 +10,8 @@ def read_whole(file, path):
     parts, size = [], 0
     while True:
         part = file.read(1 << 20)       # for more, Python makes room before it knows whether there is more
+        if part is None:                # nothing now, perhaps later
+            raise AsmError("%s is no file that has an end" % path)
         size += len(part)
         if size > LARGEST:
             raise AsmError("%s: more than %d bytes" % (path, LARGEST))

@@ -4,6 +4,8 @@ Needs the package `llvmlite` (extra "llvm"); nothing else of rawbpf imports this
 https://llvm.org/docs/LangRef.html.
 """
 
+import re
+
 from .errors import AsmError
 from .flow import bits, clone, predecessors, reachable, successors
 from .ir import Value
@@ -413,6 +415,9 @@ def _reason(text, status):
     """What LLVM says, in one line: its first error, without the dump of the code that follows."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
+        placed = re.match(r"<string>:(\d+):(\d+): error: (.*)", line)
+        if placed:
+            return "line %s, column %s: %s" % placed.groups()
         for start in ("LLVM ERROR: ", "error: "):
             at = line.find(start)
             if at >= 0:

@@ -36,6 +36,7 @@ BPF_PSEUDO_CALL, BPF_PSEUDO_KFUNC_CALL = 1, 2
 
 # offset of ALU64 | MOV | X that converts between address spaces
 BPF_ADDR_SPACE_CAST = 1
+BPF_ADDR_PERCPU = -1          # the kernel's own (6.10): what it makes of bpf_this_cpu_ptr and the like
 
 LDDW = BPF_LD | BPF_DW | BPF_IMM
 JA = BPF_JMP | BPF_JA

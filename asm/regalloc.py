@@ -177,10 +177,12 @@ class _Graph:
         self.copies += self.affinities
 
     def find(self, n):
-        alias = self.alias
-        while n in alias:
-            n = alias[n]
-        return n
+        alias, top = self.alias, n
+        while top in alias:
+            top = alias[top]
+        while n != top:             # the next one finds it at once
+            alias[n], n = top, alias[n]
+        return top
 
     def coalesce(self, careful):
         """Gives both ends of a copy one node where nothing keeps them apart.

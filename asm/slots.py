@@ -30,9 +30,12 @@ class SlotLiveness:
         mask, leader, slots, other = 0, {}, {}, set()
 
         def find(n):
-            while n in leader:
-                n = leader[n]
-            return n
+            top = n
+            while top in leader:
+                top = leader[top]
+            while n != top:
+                leader[n], n = top, leader[n]
+            return top
 
         for block in self.function.blocks:
             for op in block.ops:

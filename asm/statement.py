@@ -100,6 +100,12 @@ class Statement(Tokens):
         text, kind = self.peek(), self.kind()
         if text == "*":
             return self._load(wide, dst)
+        if text == "&" and wide:
+            for word in "& ( void __percpu * ) (".split():
+                self.expect(word)
+            src = self.register("r")
+            self.expect(")")
+            return Instruction(BPF_ALU64 | BPF_MOV | BPF_X, dst, src, BPF_ADDR_PERCPU)
         if text == "-" and self.kind(1) == "name" and REGISTER.match(self.peek(1)):
             self.at += 1
             self._same(dst, letter)

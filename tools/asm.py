@@ -2,7 +2,7 @@
 
 import sys
 
-from .failure import Failure, command, read_bytes, write_file
+from .failure import Failure, command, output_path, read_bytes, write_file
 from .options import Option
 
 OPTIONS = (
@@ -63,9 +63,11 @@ def work(parsed):
         raise Failure("--format takes %s, not '%s'" % (", ".join(FORMATS), form))
     if not parsed.operands:
         raise Failure("a file is needed; - is the standard input")
+    output = parsed.get("output")
+    if output is not None:
+        output_path(output, *parsed.operands)
     assembly = assemble(parsed.operands)
     data = made(assembly, form, parsed.get("section"))
-    output = parsed.get("output")
     if output is None:
         if form in ("raw", "elf") and sys.stdout.isatty():
             raise Failure("instructions are no text for a terminal: name a file with -o, or use --format c-array")
@@ -79,6 +81,9 @@ def work(parsed):
 def made(assembly, form, section=None):
     """The bytes of one format."""
     from rawbpf.asm import formats
+    if form in ("elf", "json") and not (assembly.maps or assembly.data or any(
+            section.instructions for section in assembly.sections.values())):
+        raise Failure("there are no instructions, maps or data")
     if form == "elf":
         from rawbpf.asm import write_object
         from rawbpf.loader.uapi import MAP_TYPES

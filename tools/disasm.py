@@ -37,10 +37,12 @@ def run(argv):
 
 
 def work(parsed):
-    order = parsed.get("order", sys.byteorder)
-    if order not in ("little", "big"):
+    order = parsed.get("order")
+    if order not in ("little", "big", None):
         raise UsageError("--byte-order takes little or big, not '%s'" % order)
     texts = []
+    if parsed.get("order") and not (parsed.get("raw") or parsed.get("hex") or parsed.operands):
+        raise UsageError("--byte-order is of raw and hexadecimal instructions")
     for path in parsed.operands:
         texts.append(of_file(read_bytes(path), path, order))
     for path in parsed.get("raw", ()):
@@ -59,6 +61,8 @@ def work(parsed):
 def of_file(data, path, order):
     """The text of a file whose kind its content tells."""
     if data.startswith(b"\x7fELF"):
+        if order is not None and data[5:6] != (b"\1" if order == "little" else b"\2"):
+            raise Failure("%s: an object says itself what its byte order is, and it is not %s" % (path, order))
         from .objects import read_object
         return of_assembly(read_object(data, path, show=True))
     if _LOG.search(data):
@@ -73,7 +77,7 @@ def of_raw(data, path, order):
     if not data:
         raise Failure("%s: it is empty" % path)
     try:
-        return disassemble(decode(data, order)) + "\n"
+        return disassemble(decode(data, order or sys.byteorder)) + "\n"
     except AsmError as error:
         raise Failure("%s: %s" % (path, error)) from None
 

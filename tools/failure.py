@@ -55,6 +55,17 @@ def number(text, largest, option, what="number"):
     return int(text)
 
 
+def output_path(path, *inputs):
+    """Where a command writes: not what it reads."""
+    import os
+    if not path:
+        raise Failure("-o takes the name of a file")
+    for read in inputs:
+        if read != "-" and os.path.exists(path) and os.path.exists(read) and os.path.samefile(path, read):
+            raise Failure("%s is what is read: it would be overwritten" % path)
+    return path
+
+
 def write_file(path, data):
     """Writes what a command made; an error names the file.
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from .failure import Failure, command, read_bytes, write_file
+from .failure import Failure, command, output_path, read_bytes, write_file
 from .options import Option, UsageError
 
 OPTIONS = (
@@ -15,7 +15,7 @@ OPTIONS = (
 )
 USAGE = """usage: rawbpf compile [OPTION...] FILE.ll      (- is the standard input)
 
-Compiles LLVM IR to a BPF object. Needs the package llvmlite: pip install 'rawbpf[llvm]'.
+Compiles LLVM IR to a BPF object. Needs the package llvmlite: pip install llvmlite.
 
 options:
 """
@@ -38,8 +38,9 @@ def work(parsed):
     if b"\0" in data:
         raise Failure("%s: this is no LLVM IR text" % path)
     assembly = bool(parsed.get("assembly"))
+    output = parsed.get("output", "-" if path == "-" else os.path.splitext(path)[0] + (".s" if assembly else ".o"))
+    output_path(output, path)
     content = compiled(data.decode("utf-8", "replace"), path, cpu, int(level), assembly)
-    output = parsed.get("output") or ("-" if path == "-" else os.path.splitext(path)[0] + (".s" if assembly else ".o"))
     if output == "-":
         sys.stdout.buffer.write(content)
         return 0
@@ -54,6 +55,6 @@ def compiled(text, path, cpu="v3", level=2, assembly=False):
     try:
         return assembly_of(text, cpu, level).encode() if assembly else object_of(text, cpu, level)
     except ImportError:
-        raise Failure("this needs the package llvmlite: pip install 'rawbpf[llvm]'") from None
+        raise Failure("this needs the package llvmlite: pip install llvmlite") from None
     except AsmError as error:
         raise Failure("%s: %s" % (path, error)) from None

@@ -3,7 +3,7 @@
 import re
 import sys
 
-from .failure import Failure, command, number, read_bytes, write_file
+from .failure import Failure, command, number, output_path, read_bytes, write_file
 from .options import Option, UsageError
 
 OPTIONS = (
@@ -39,13 +39,20 @@ def work(parsed):
     if len(parsed.operands) != 1:
         raise UsageError("one file is needed; - is the standard input")
     repeat = number(parsed.get("repeat", "1"), _MOST, "--repeat")
+    outputs = [output_path(parsed.get(name), parsed.operands[0]) for name in ("data_out", "ctx_out") if parsed.get(name) is not None]
+    if len(outputs) == 2 and outputs[0] == outputs[1] and outputs[0] != "/dev/null":
+        raise UsageError("--data-out and --ctx-out name the same file")
     data, ctx = (_bytes(parsed.get(name), option) for name, option in (("data", "--data-in"), ("ctx", "--ctx-in")))
     with chosen(parsed.operands[0], parsed.get("type"), parsed.get("program")) as unit:
         if data is None and unit.type in _PACKETS:
             data = bytes(64)
         result = run_unit(unit, data, ctx, repeat)
     for option, left in (("data_out", result.data), ("ctx_out", result.ctx)):
-        if parsed.get(option):
+        if parsed.get(option) is not None:
+            if not left:
+                raise Failure("%s: the kernel gives no %s back of a %s program%s" % (
+                    parsed.operands[0], "packet" if option == "data_out" else "context", unit.type,
+                    "" if unit.type not in _PACKETS or option == "data_out" else " where none went in (--ctx-in)"))
             write_file(parsed.get(option), left)
     _show(unit, result, data, repeat, bool(parsed.get("json")))
     return 0

@@ -33,6 +33,7 @@ def _forms():
         forms["be%d" % width] = (0xdc, "r", 0, 0, width)
         forms["bswap%d" % width] = (0xd7, "r", 0, 0, width)
     forms["addr_space_cast"] = (0xbf, "r", "r", 1, "i")
+    forms["percpu"] = (0xbf, "r", "r", -1, 0)
     for bits, cls in (("64", 5), ("32", 6)):
         for name, op in _JMP.items():
             forms[name + bits + " k"] = (cls | op, "r", 0, "o", "i")

@@ -318,6 +318,42 @@ def test_load_takes_assembly_text(run, tmp_path):
 
 # what is wrong
 
+def test_what_is_read_is_not_overwritten(run, tmp_path):
+    (tmp_path / "p.s").write_text("r0 = 0\nexit\n")
+    (tmp_path / "p.ll").write_text("define i64 @f() {\n  ret i64 0\n}\n")
+    (tmp_path / "other").symlink_to("p.s")
+    for words in (("asm", "p.s", "-o", "p.s"), ("asm", "-f", "elf", "p.s", "-o", "./other"), ("compile", "p.ll", "-o", "p.ll")):
+        assert "is what is read" in one_error(run(*words))
+    assert (tmp_path / "p.s").read_text().startswith("r0") and (tmp_path / "p.ll").read_text().startswith("define")
+    assert "the name of a file" in one_error(run("asm", "p.s", "-o", ""))
+    assert "the name of a file" in one_error(run("compile", "p.ll", "-o", ""))
+
+
+def test_nothing_makes_no_file(run, tmp_path):
+    (tmp_path / "p.s").write_text("; nothing\n")
+    for form in ("raw", "c-array", "elf", "json"):
+        assert "there are no instructions" in one_error(run("asm", "p.s", "-f", form, "-o", "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_byte_order_of_an_object_is_its_own(run, tmp_path):
+    (tmp_path / "p.s").write_text(".section xdp\nr0 = 0\nexit\n")
+    assert run("asm", "p.s", "-f", "elf", "-o", "p.o")[0] == 0
+    other = "big" if sys.byteorder == "little" else "little"
+    assert "what its byte order is" in one_error(run("disasm", "p.o", "--byte-order", other))
+    assert run("disasm", "p.o", "--byte-order", sys.byteorder)[0] == 0
+    assert "raw and hexadecimal" in one_error(run("disasm", "--id", "1", "--byte-order", other))
+
+
+@pytest.mark.root
+def test_no_empty_file_for_what_the_kernel_does_not_give_back(run, tmp_path):
+    (tmp_path / "p.s").write_text('.license "GPL"\n.section raw_tp\nr0 = 0\nexit\n')
+    assert "gives no context back" in one_error(run("run", "p.s", "--ctx-in", "00" * 8, "--ctx-out", "left"))
+    (tmp_path / "p.s").write_text(".section tc\nr0 = 0\nexit\n")
+    assert "--ctx-in" in one_error(run("run", "p.s", "--ctx-out", "left"))
+    assert not (tmp_path / "left").exists()
+    assert "the same file" in one_error(run("run", "p.s", "--ctx-out", "left", "--data-out", "left"))
+
 @pytest.mark.parametrize("text, line, said", [
     ("r0 = 2\nexti\n", 2, "exit"),
     ("goto nowhere\nexit\n", 1, "no label nowhere"),
@@ -329,6 +365,9 @@ def test_load_takes_assembly_text(run, tmp_path):
     (".map m nothing\n", 1, None),
     ("r0 = map[m] ll\n.map n hash key=4 value=4 max_entries=1\nexit\n", 1, "no map m"),
     ("r11 = 0\n", 1, "r11"),
+    ('.section a"b\nexit\n', 1, "end of the line"),
+    (".section xdp extra words\nexit\n", 1, "end of the line"),
+    ('.include "/proc/kmsg"\nexit\n', 1, "no file that has an end"),
     ("r0 = 99999999999\nexit\n", 1, "99999999999"),
 ])
 def test_text_that_is_wrong(run, tmp_path, text, line, said):
@@ -409,7 +448,7 @@ def test_options(run):
 def test_compile_without_llvmlite(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     (tmp_path / "f.ll").write_text('define i32 @f(ptr %0) section "xdp" { ret i32 2 }')
-    assert one_error(run("compile", "f.ll")) == "ERROR: this needs the package llvmlite: pip install 'rawbpf[llvm]'\n"
+    assert one_error(run("compile", "f.ll")) == "ERROR: this needs the package llvmlite: pip install llvmlite\n"
     assert "-O takes" in one_error(run("compile", "-O9", "f.ll"))
 
 
@@ -417,7 +456,7 @@ def test_compile_without_llvmlite(run, tmp_path, monkeypatch):
 def test_trace_without_llvmlite(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     assert one_error(run("trace", "--codegen", "llvm", "-e", "BEGIN { exit(); }")) == \
-        "ERROR: --codegen llvm needs the package llvmlite: pip install 'rawbpf[llvm]'\n"
+        "ERROR: --codegen llvm needs the package llvmlite: pip install llvmlite\n"
     assert "--codegen takes rawbpf or llvm" in one_error(run("trace", "--codegen", "gcc", "-e", "BEGIN { exit(); }"))
 
 

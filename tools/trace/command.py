@@ -276,7 +276,7 @@ def _trace(parsed, name, text, positional, named, process):
         try:
             recompile(compiled)
         except ImportError:
-            raise Failure("--codegen llvm needs the package llvmlite: pip install 'rawbpf[llvm]'")
+            raise Failure("--codegen llvm needs the package llvmlite: pip install llvmlite")
         except AsmError as error:
             raise Failure("LLVM does not compile this script: %s" % error)
     from . import debug
