@@ -63,6 +63,7 @@ def child():
     process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Uprobe", "Uretprobe"])
 def test_functions_of_a_program(child, kind):
     assert count(getattr(sources, kind)(child.path, "work"), child.step) == 2
@@ -76,6 +77,7 @@ def test_a_variable_of_a_process(child):
         assert "debug registers" in error.reason
 
 
+@pytest.mark.slow
 def test_usdt():
     from tests.sources.test_usdt import SDT
     path = compile_c(SDT + 'int main(void) { for (int n = 0; n < 3; n++) { SDT("demo", "one", "0", "4@%%edi", "D"(n));'
@@ -89,8 +91,8 @@ def test_system_calls():
 
 
 def test_clocks_and_counters():
-    assert count(sources.Profile("hz", 99), lambda: time.sleep(0.2)) >= 5
-    assert count(sources.Interval("ms", 10), lambda: time.sleep(0.2)) >= 5
+    assert count(sources.Profile("hz", 999), lambda: time.sleep(0.03)) >= 5
+    assert count(sources.Interval("ms", 5), lambda: time.sleep(0.03)) >= 1
     assert count(sources.Software("page-faults", 1), lambda: bytes(1 << 22).count(1)) > 0
 
 
