@@ -107,13 +107,13 @@ def test_c_of_other_kernels_has_their_layout(series, tmp_path):
     lines = layout_checks(Btf.open(str(path)))
     assert len(lines) > 10000
     compiles(header, lines, tmp_path)
-    compiles(header, lines, tmp_path, clang())
+    compiles(header, lines, tmp_path, [*clang(), "-DBPF_NO_PRESERVE_ACCESS_INDEX"])
 
 
 @pytest.mark.peer
 def test_c_of_this_kernel_by_clang(tmp_path):
     header = run("btf", "dump", "file", VMLINUX, "format", "c")[1]
-    compiles(header, layout_checks(Btf.open()), tmp_path, clang())
+    compiles(header, layout_checks(Btf.open()), tmp_path, [*clang(), "-DBPF_NO_PRESERVE_ACCESS_INDEX"])
 
 
 def blob(*types, strings):
@@ -136,6 +136,17 @@ def test_gaps_and_packing(tmp_path):
         compiles(header, layout_checks(Btf.open(str(path))), tmp_path)
 
 
+def test_a_named_struct_as_nameless_member(tmp_path):
+    """As kernels have them that are built with -fms-extensions: its members are there, at their places."""
+    inner = struct.pack("<IIIIII", 9, 4 << 24 | 1, 4, 5, 1, 0)
+    outer = struct.pack("<IIIIIIIII", 11, 4 << 24 | 2, 8, 0, 2, 0, 7, 1, 32)
+    path = tmp_path / "b"
+    path.write_bytes(blob(INT, inner, outer, strings=b"\0int\0a\0b\0s\0o\0"))
+    header = run("btf", "dump", "file", path, "format", "c")[1]
+    compiles(header, layout_checks(Btf.open(str(path))) + [
+        "_Static_assert(__builtin_offsetof(struct o, a) == 0 && __builtin_offsetof(struct o, b) == 4, \"\");"], tmp_path)
+
+
 def test_raw_records(tmp_path):
     path = tmp_path / "b"
     path.write_bytes(blob(INT, struct.pack("<IIIIIIIII", 9, 4 << 24 | 2, 8, 5, 1, 0, 7, 1, 32), strings=STRINGS))
@@ -151,6 +162,11 @@ def test_raw_records(tmp_path):
                                   blob(struct.pack("<III", 0, 2 << 24, 1), strings=STRINGS),
                                   blob(struct.pack("<IIIIII", 0, 3 << 24, 0, 1, 1, 5), strings=STRINGS),
                                   blob(struct.pack("<III", 99, 8 << 24, 1), strings=STRINGS),
+                                  # a struct in itself, one in another and back, 600 in one another
+                                  blob(INT, struct.pack("<IIIIII", 9, 4 << 24 | 1, 4, 0, 2, 0), strings=STRINGS),
+                                  blob(INT, *(struct.pack("<IIIIII", 5, 4 << 24 | 1, 4, 0, n, 0) for n in (3, 2)), strings=STRINGS),
+                                  blob(INT, *(struct.pack("<IIIIII", 0, 4 << 24 | 1, 4, 5, n, 0) for n in range(1, 600)),
+                                       strings=STRINGS),
                                   blob(struct.pack("<IIIIII", 9, 4 << 24 | 1, 7, 5, 77, 24), strings=STRINGS)])
 @pytest.mark.parametrize("form", ["raw", "c"])
 def test_damaged_btf_is_one_error(data, form, tmp_path):

@@ -9,6 +9,7 @@ import re
 
 from rawbpf.elf import btf_raw
 from rawbpf.elf.btf_raw import record
+from rawbpf.elf.image import ElfError
 
 HEAD = """#ifndef __VMLINUX_H__
 #define __VMLINUX_H__
@@ -69,7 +70,10 @@ def reachable(btf, roots):
 
 def definitions(btf, roots=None, ordered=True):
     """The text, in parts. roots: only these types and what they need. ordered: by kind and name."""
-    return Writer(btf).write(roots, ordered)
+    try:
+        yield from Writer(btf).write(roots, ordered)
+    except RecursionError:
+        raise ElfError(btf.path, None, "its types are nested too deep") from None
 
 
 class Writer:
@@ -199,7 +203,9 @@ class Writer:
             self._out.append("%s %s;\n\n" % (kind, name))
 
     def _need_struct(self, number, of, strong):
-        if of.name and (not strong or number in self._busy):
+        if strong and number in self._busy:
+            raise ElfError(self.btf.path, None, "BTF type %d: %s %s contains itself" % (number, of.kind, of.name))
+        if of.name and not strong:
             return self._declare(number, of, of.kind)
         if number in self._done or number in self._busy:
             return None
@@ -232,7 +238,7 @@ class Writer:
             of = record(self.btf, number)
             kind = of.kind
             if kind in _TRANSPARENT:
-                if kind != "type_tag":
+                if kind != "type_tag" and kind not in quals:     # of an array and of its elements: once
                     quals.append(kind)
                 number = of.rest
             elif kind == "ptr":
@@ -309,7 +315,12 @@ class Writer:
                 natural = self._natural(at, bits, size, align, packed)
                 if natural != member.bit_offset:
                     lines += self._filling(at, member.bit_offset, pad)
-            text = self._declaration(member.type, self._clean(member.name), level + 1)
+            whole = btf_raw.skip(self.btf, member.type) if not member.name and not bits else None
+            if whole is not None and whole.name and whole.kind in ("struct", "union"):
+                # "struct named;" declares its members with -fms-extensions only (the kernel is built so since 7.0)
+                text = self._struct(whole.id, whole._replace(name=""), level + 1)
+            else:
+                text = self._declaration(member.type, self._clean(member.name), level + 1)
             lines.append("%s\t%s%s;\n" % (pad, text, ": %d" % bits if bits else ""))
             end = member.bit_offset + (bits or 8 * size)
             at = end if of.kind == "struct" else max(at, end)
