@@ -72,11 +72,12 @@ def object_of(data, path):
 
 def test_every_form(tmp_path):
     rng, data, names = random.Random(21), b"", {}
-    for form in FORMS:
+    forms = [form for form in FORMS if form != "percpu"]        # the kernel's own: LLVM does not know it
+    for form in forms:
         for _ in range(20):
             names[len(data) // 8] = form
             data += encoded(rng, form)
-    assert compare(object_of(data, tmp_path / "x.o"), names) == 20 * len(FORMS)
+    assert compare(object_of(data, tmp_path / "x.o"), names) == 20 * len(forms)
 
 
 @pytest.mark.parametrize("cpu", ["v1", "v2", "v3", "v4"])
