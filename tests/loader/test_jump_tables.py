@@ -19,7 +19,7 @@ LDDW, GOTOX = insn(0x18, 0) + insn(0), insn(0x0d, 0)
 
 
 def switch(register, answers):
-    """Code that returns one of four answers by the low bits of a register, and the slots of the four cases; the
+    """Code that returns one of some answers by the two low bits of a register, and the slots of those cases; the
     address of the table goes into its first instruction."""
     head = LDDW + alu(0x50, register, 3) + alu(0x60, register, 3) + insn(0x0f, 0, register) + load(0, 0, 0) + GOTOX
     code, slots = head, []
@@ -31,13 +31,12 @@ def switch(register, answers):
 
 def made(first_case=None, size=32, name=""):
     """An object: `main` goes by the length of the packet and, for a multiple of four, by a called function on."""
-    one, first = switch(2, (0, 1001, 1002, 1003))
+    one, first = switch(2, (1001, 1002, 1003))
     lead = load(7, 1, 0, 4) + mov_reg(2, 7)
     main = lead + one
     place = len(main) // 8
     main += mov_reg(1, 7) + alu(0x70, 1, 2) + insn(0x85, 0, 1, 0, -1) + EXIT
-    first = [slot + 2 for slot in first]
-    first[0] = place if first_case is None else first_case
+    first = [place if first_case is None else first_case] + [slot + 2 for slot in first]
     other, second = switch(1, (2000, 2001, 2002, 2003))
     file = elf.ElfWriter()
     text = file.section(".text", elf.PROGBITS, elf.ALLOC | elf.EXEC, mov(0, 0) + EXIT + other, 8)
