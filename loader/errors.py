@@ -98,17 +98,31 @@ def _explain_permission(kind, charged, permitted):
     if kernel.in_user_namespace():
         return ("this process is in a user namespace, whose capabilities do not count for BPF: run "
                 "it in the initial one")
-    if permitted:
-        return permitted
     if charged and kernel.charges_memlock() and kernel.memlock_limit() is not None:
         return memlock_text()
+    if permitted:
+        return permitted
     mode = kernel.lockdown()
     if mode not in (None, "none"):
         return "the kernel is locked down (%s)" % mode
     if kernel.seccomp():
         return "a seccomp filter (a container's default profile?) forbids the call"
-    return ("all capabilities are there, so a security module (lockdown, SELinux, AppArmor) "
-            "forbids it: see the kernel's log")
+    modules = _security_modules()
+    return ("all capabilities are there, so %s forbids it: see the kernel's log" % (
+        "a security module (lockdown, SELinux, AppArmor)" if modules is None else
+        "one of the security modules (%s)" % modules if modules else "a rule of this kernel's own"))
+
+
+def _security_modules():
+    """Names of the active security modules that may refuse BPF where capabilities allow it, or None where that cannot be
+    told. What the kernel is locked down to has been looked at."""
+    from .tracefs import securityfs
+    try:
+        names = securityfs("lsm").decode("ascii", "replace").strip().split(",")
+    except OSError:
+        return None
+    return ", ".join(name for name in names if name not in (
+        "capability", "lockdown", "landlock", "yama", "loadpin", "safesetid", "integrity", "ima", "evm"))
 
 
 def explain(errno, kind="bpf", charged=False, invalid="", permitted=""):

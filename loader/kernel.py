@@ -84,10 +84,14 @@ def config():
 
 
 def lockdown():
-    """"none", "integrity" or "confidentiality"; None when it cannot be told (securityfs is not
-    mounted, or the kernel has no lockdown)."""
-    text = _read("/sys/kernel/security/lockdown")
-    found = re.search(r"\[(\w+)\]", text or "")
+    """"none", "integrity" or "confidentiality"; None when it cannot be told (the kernel has no lockdown, or
+    securityfs is not mounted and cannot be opened without a mount)."""
+    from .tracefs import securityfs
+    try:
+        text = securityfs("lockdown").decode("ascii", "replace")
+    except OSError:
+        return None
+    found = re.search(r"\[(\w+)\]", text)
     return found.group(1) if found else None
 
 

@@ -7,6 +7,7 @@ a program attached after its owner has gone. What a child needs it opens itself,
 
 import errno
 import os
+import sys
 import weakref
 
 from . import syscalls
@@ -128,8 +129,9 @@ class BpfObject(KernelObject):
             syscalls.bpf("obj_pin", pathname=syscalls.address(buffer), bpf_fd=self.fileno(),
                          file_flags=0 if dir_fd is None else F_PATH_FD, path_fd=dir_fd or 0)
         except OSError as error:
-            raise refused("pin at %s" % path, error, "bpf", False, _PIN_TEXTS.get(error.errno, ""),
-                          permitted=_NOT_BPFFS) from None
+            outside = outside_bpffs(path, dir_fd)
+            raise refused("pin at %s" % path, error, "bpf", False, outside or _PIN_TEXTS.get(error.errno, ""),
+                          permitted=outside) from None
 
 
 class Token(KernelObject):
@@ -155,10 +157,45 @@ class Token(KernelObject):
 # what /proc/PID/fd/N shows after "anon_inode:"
 _KINDS = {"bpf-prog": "prog", "bpf-map": "map", "bpf_link": "link", "bpf-link": "link", "btf": "btf"}
 
+_BPF_FS_MAGIC = 0xcafe4a11
 _NOT_BPFFS = "the path is not in a BPF file system (mount -t bpf bpf /sys/fs/bpf)"
 _PIN_TEXTS = {errno.EEXIST: "something is pinned there already",
               errno.ENOENT: "the directory does not exist",
               errno.EINVAL: "such a name is not allowed in a BPF file system (no dots)"}
+
+
+def outside_bpffs(path, dir_fd=None):
+    """The sentence that says so, if the folder that a path is in (the nearest that is there) is not of a BPF file
+    system, else ""."""
+    import ctypes
+    statfs = bytearray(256)                 # struct statfs begins with f_type, a long
+    folder = os.path.dirname(os.fsdecode(path))
+    while True:
+        try:
+            fd = os.open(folder or ".", os.O_PATH | os.O_CLOEXEC, dir_fd=dir_fd)
+            break
+        except FileNotFoundError:
+            if not folder:
+                return ""
+            folder = os.path.dirname(folder)
+        except OSError:
+            return ""
+    try:
+        failed = ctypes.CDLL(None).fstatfs(fd, ctypes.c_void_p(syscalls.address(statfs)))
+    finally:
+        os.close(fd)
+    return "" if failed or int.from_bytes(statfs[:8], sys.byteorder) == _BPF_FS_MAGIC else _NOT_BPFFS
+
+
+def make_pin_folder(path, mode=0o777):
+    """Makes a folder for pins. KernelError; FileExistsError where something has the name."""
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        outside = outside_bpffs(path)
+        raise refused("making of the folder %s" % path, error, "bpf", invalid=outside, permitted=outside) from None
 
 
 def _path_buffer(path):
@@ -172,10 +209,11 @@ def obj_get(path, dir_fd=None):
         return syscalls.bpf("obj_get", pathname=syscalls.address(buffer), path_fd=dir_fd or 0,
                             file_flags=0 if dir_fd is None else F_PATH_FD)
     except OSError as error:
-        raise refused("open of pin %s" % path, error, "bpf", invalid={
+        outside = outside_bpffs(path, dir_fd)
+        raise refused("open of pin %s" % path, error, "bpf", invalid=outside or {
             errno.ENOENT: "nothing is pinned there",
             errno.EINVAL: "that is no pinned object",
-        }.get(error.errno, ""), permitted=_NOT_BPFFS) from None
+        }.get(error.errno, ""), permitted=outside) from None
 
 
 def fd_of(thing):

@@ -44,7 +44,8 @@ class Link(BpfObject):
             raise refused("update of link", error, "bpf", invalid={
                 errno.EPERM: "", errno.EINVAL: "the programs differ in type, or this kind of link "
                                                "cannot be updated",
-            }.get(error.errno, since((5, 7), "update of a link"))) from None
+            }.get(error.errno, since((5, 7), "update of a link")),
+                permitted="" if old is None else "another program is there than the `old` one") from None
 
     def detach(self):
         """Detaches, although others hold the link or it is pinned (5.9+). The link then is defunct."""

@@ -39,8 +39,14 @@ def _create(what, program, layout, introduced, attach_type, permission="net", **
         name = getattr(program, "name", "")
         raise refused("attach of program%s to %s" % (" " + name if name else "", what), error,
                       permission, invalid=since(introduced, "a link of this kind") or
-                      _texts(error.errno, "target_ifindex" in fields)) from None
+                      _texts(error.errno, "target_ifindex" in fields), permitted=_allowed(attach_type)) from None
     return Link(fd)
+
+
+def _allowed(attach_type):
+    """What EPERM means for who has the capabilities."""
+    return ("a program on this cgroup or on one above it was attached without F_ALLOW_MULTI, or with other flags than "
+            "these" if attach_type.startswith("cgroup_") else "")
 
 
 def _texts(code, interface=False):
@@ -191,7 +197,7 @@ def prog_attach(program, target, attach_type, flags=0, replace=None):
                      replace_bpf_fd=0 if replace is None else fd_of(replace))
     except OSError as error:
         raise refused("attach of program %s as %s" % (program.name, attach_type), error, "net",
-                      invalid=_texts(error.errno)) from None
+                      invalid=_texts(error.errno), permitted=_allowed(attach_type)) from None
 
 
 def prog_detach(program, target, attach_type):

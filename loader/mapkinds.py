@@ -53,7 +53,8 @@ class PerCpuValues:
             self._elem("map_update_elem", address(key), address(value), F_CPU | cpu << 32)
         except OSError as error:
             raise refused("update in %s map %s" % (self.type, self.name), error, "bpf",
-                          invalid=since((7, 0), "setting the value of one CPU")) from None
+                          invalid=since((7, 0), "setting the value of one CPU"),
+                          permitted=self._forbidden("update") if error.errno == errno.EPERM else "") from None
 
     @staticmethod
     def _place(cpu):
@@ -237,4 +238,5 @@ def _mmap(map, size, writable):
     except OSError as error:
         raise refused("mapping of %s map %s" % (map.type, map.name), error, "bpf", False,
                       "" if map.flags & F_MMAPABLE else "the map was made without F_MMAPABLE",
-                      permitted="the map is frozen: map it read-only") from None
+                      permitted="the map is frozen: map it read-only" if writable and map._frozen() else
+                      map._forbidden("mapping") if writable else "") from None

@@ -17,7 +17,8 @@ from .introduced import since
 from .kobject import BpfObject, fd_of
 from .program import object_name
 from .syscalls import ATTR, address, bpf_raw
-from .uapi import ANY, F_NO_PREALLOC, F_NUMA_NODE, F_TOKEN_FD, F_VTYPE_BTF_OBJ_FD, MAP_TYPES, name_of, number
+from .uapi import (ANY, F_NO_PREALLOC, F_NUMA_NODE, F_RDONLY, F_TOKEN_FD, F_VTYPE_BTF_OBJ_FD, F_WRONLY, MAP_TYPES, name_of,
+                   number)
 
 _NET = {"devmap", "devmap_hash", "sockmap", "sockhash", "cpumap", "xskmap", "reuseport_sockarray"}
 
@@ -134,7 +135,24 @@ class Map(BpfObject):
                          % self.max_entries,
             errno.ENOMEM: "no memory for the element",
         }.get(error.errno, "this kind of map has no such operation"
-              if error.errno in (errno.ENOTSUP, 524) else ""))
+              if error.errno in (errno.ENOTSUP, 524) else ""),
+            permitted=self._forbidden(what) if error.errno == errno.EPERM else "")
+
+    def _forbidden(self, what):
+        """What of the map itself forbids an operation, or ""."""
+        reads = what.startswith(("lookup", "get next key")) and "delete" not in what
+        if self.flags & F_RDONLY and not reads:
+            return "the map was made with F_RDONLY: only programs write it"
+        if self.flags & F_WRONLY and (reads or "lookup" in what or what == "pop"):
+            return "the map was made with F_WRONLY: only programs read it"
+        return "the map is frozen: only programs may still write it" if not reads and self._frozen() else ""
+
+    def _frozen(self):
+        try:
+            with open("/proc/self/fdinfo/%d" % self.fileno()) as file:
+                return "\nfrozen:\t1\n" in file.read()
+        except OSError:
+            return False
 
     def _key(self, key):
         if isinstance(key, int):

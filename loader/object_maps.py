@@ -81,13 +81,9 @@ class ObjectMap:
         if self.pin_path is not None:
             try:
                 self.map.pin(self.pin_path)
-            except BaseException as error:
+            except BaseException:
                 self.map.close()
                 self.map = None
-                folder = os.path.dirname(self.pin_path)
-                if isinstance(error, KernelError) and not os.path.ismount(folder) and folder == BPFFS:
-                    raise KernelError(error.call, error.errno, "no BPF file system is mounted there "
-                                      "(mount -t bpf bpf %s), or pin elsewhere (pin_root)" % folder) from None
                 raise
 
     def _pinned(self):

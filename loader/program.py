@@ -422,7 +422,17 @@ def _refusal(call, error, log, type, code, instructions, attach_type):
                "with CAP_BPF)" % (len(code) // 8)
     else:
         text = introduced.needs("program", type)
-    return refused(call, error, _permissions(type), True, text or message)
+    return refused(call, error, _permissions(type), True, text or message, _locked_down(attach_type))
+
+
+_AT_FUNCTIONS = ("trace_fentry", "trace_fexit", "modify_return", "lsm_mac")
+
+
+def _locked_down(attach_type):
+    """What EPERM means of a program that changes the kernel's code where it is attached."""
+    mode = kernel.lockdown() if attach_type in _AT_FUNCTIONS else None
+    return "" if mode in (None, "none") else \
+        "the kernel is locked down (%s) and lets no program be attached to its functions" % mode
 
 
 class run_statistics:

@@ -72,14 +72,23 @@ def tracefs():
 
 def debugfs(path):
     """The bytes of one file of debugfs ("kprobes/blacklist"), mounted or not; OSError."""
+    return _mounted_or_not("debugfs", "/sys/kernel/debug/", path)
+
+
+def securityfs(path):
+    """The same of securityfs ("lockdown")."""
+    return _mounted_or_not("securityfs", "/sys/kernel/security/", path)
+
+
+def _mounted_or_not(fstype, folder, path):
     try:
-        return TraceFs(-1, "").read("/sys/kernel/debug/" + path)
+        return TraceFs(-1, "").read(folder + path)
     except OSError:
         from .detached import mount
 
-        fd = mount("debugfs")
+        fd = mount(fstype)
         try:
-            return TraceFs(fd, "debugfs").read(path)
+            return TraceFs(fd, fstype).read(path)
         finally:
             os.close(fd)
 

@@ -7,6 +7,7 @@ when it is loaded: many functions are many programs.
 """
 
 import errno
+import functools
 import os
 from typing import NamedTuple
 
@@ -28,6 +29,10 @@ class Fentry(Source):
     listed = "kernel"
     usage = "fentry:[MODULE:]FUNCTION or fentry:bpf:[ID:]PROGRAM"
     at_exit = False
+
+    def require(self):
+        require_trampolines()
+        require_programs()
 
     def parse(self, parts, target):
         if len(parts) not in (1, 2, 3) or not parts[-1]:
@@ -51,6 +56,16 @@ class Fentry(Source):
 
     def expand(self, spec, target):
         require_trampolines()
+        points = self._expand(spec)
+        try:
+            require_programs()
+        except SourceError as error:
+            pattern = has_wildcard(spec.function) or has_wildcard(spec.module)
+            raise SourceError(error.reason if pattern else "Unable to attach probe: %s: %s" % (points[0].name, error.reason),
+                              missing=pattern, pattern=pattern) from None
+        return points
+
+    def _expand(self, spec):
         if spec.module == "bpf":
             return self._programs(spec)
         if has_wildcard(spec.function) or has_wildcard(spec.module):
@@ -129,6 +144,31 @@ def require_trampolines():
         raise SourceError("fentry and fexit on arm64 need Linux 6.4 or later, this is %s" % os.uname().release)
     if kernel.release() < (5, 5):
         raise SourceError("fentry and fexit need Linux 5.5 or later, this is %s" % os.uname().release)
+
+
+def require_programs():
+    """SourceError where the kernel takes no program at the entry of a function, whichever."""
+    reason = refusal()
+    if reason:
+        raise SourceError("this kernel has no fentry and fexit: %s" % reason)
+
+
+@functools.lru_cache(maxsize=1)
+def refusal():
+    """Why the kernel refuses a program at a function's entry, asked by loading one; "" where it does not, or the
+    capabilities to ask it are missing."""
+    from rawbpf.loader.errors import KernelError, missing_capabilities
+    from rawbpf.loader.program import Program
+
+    number = kernel_btf.vmlinux().find_id("vfs_read", "func")
+    if not number or missing_capabilities("trace"):
+        return ""
+    try:
+        Program.load("tracing", bytes.fromhex("b700000000000000" "9500000000000000"), expected_attach_type="trace_fentry",
+                     attach_btf_id=number).close()
+    except KernelError as error:
+        return error.needs or os.strerror(error.errno)
+    return ""
 
 
 def traceable(module, function, known_only=False):

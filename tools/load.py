@@ -145,11 +145,12 @@ def _pin(obj, rows, attached, folder):
     """Pins the programs under their names, links as NAME_link; takes all back when one cannot be."""
     import os
     import signal
+    from rawbpf.loader.kobject import make_pin_folder
     made, ends = [], {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         if not os.path.isdir(folder):
-            os.mkdir(folder)
+            make_pin_folder(folder)
             made.append((os.rmdir, folder))
         things = [(name, obj.programs[name].program) for name in (row["name"] for row in rows if row["loaded"])]
         for name, link in attached.items():

@@ -9,7 +9,7 @@ from rawbpf.elf.types import Array, Enum, Field, Float, Int, Pointer, Struct, Ty
 from rawbpf.loader import KernelError, Map, Program, features, values
 from rawbpf.loader.kernel import possible_cpus
 from rawbpf.loader.mapkinds import lpm_key
-from rawbpf.loader.uapi import EXIST, F_MMAPABLE, F_NO_PREALLOC, F_RDONLY_PROG, NOEXIST
+from rawbpf.loader.uapi import EXIST, F_MMAPABLE, F_NO_PREALLOC, F_RDONLY, F_RDONLY_PROG, F_WRONLY, NOEXIST
 from tests.loader.code import (EXIT, RETURN_0, alu, call, insn, load, lookup, map_fd, mov, mov_reg)
 
 
@@ -246,12 +246,27 @@ def test_values_as_shared_memory():
 
 
 @pytest.mark.kernel
+def test_maps_for_one_direction_say_so():
+    with Map.create("hash", 4, 8, 1, flags=F_RDONLY) as read, Map.create("hash", 4, 8, 1, flags=F_WRONLY) as written:
+        assert read.lookup(key(0)) is None
+        for refused in (lambda: read.update(key(0), bytes(8)), lambda: read.delete(key(0))):
+            with pytest.raises(KernelError, match="F_RDONLY: only programs write it"):
+                refused()
+        written.update(key(0), bytes(8))
+        for refused in (lambda: written.lookup(key(0)), lambda: list(written.keys()), lambda: list(written.items())):
+            with pytest.raises(KernelError, match="F_WRONLY: only programs read it"):
+                refused()
+
+
+@pytest.mark.kernel
 def test_frozen_map():
     with Map.create("array", 4, 8, 1, flags=F_RDONLY_PROG | F_MMAPABLE) as array:
         array.update(key(0), b"constant")
         array.freeze()
-        with pytest.raises(KernelError):
-            array.update(key(0), bytes(8))
+        for write in (lambda: array.update(key(0), bytes(8)), lambda: array.update_batch([(key(0), bytes(8))]),
+                      lambda: array.memory()):
+            with pytest.raises(KernelError, match="the map is frozen"):
+                write()
         assert array.lookup(key(0)) == b"constant"
         with pytest.raises(KernelError, match="frozen"):
             array.mmap()

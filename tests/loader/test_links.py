@@ -12,6 +12,7 @@ from rawbpf.loader import KernelError, Map, PerfEvent, Program, ids, link, perf
 from rawbpf.loader import link_net
 from rawbpf.loader.btf import BtfObject
 from rawbpf.loader.detached import mount
+from rawbpf.loader.kobject import make_pin_folder
 from rawbpf.loader.link import Link
 from rawbpf.loader.query import task_fd_query
 from tests.loader.code import EXIT, RETURN_0, atomic_add, lookup, mov
@@ -126,7 +127,7 @@ def test_cgroup_link(cgroup):
         os.close(writing)
     assert os.waitstatus_to_exitcode(status) == 0
     assert allowed() >= 5
-    with pytest.raises(KernelError):
+    with pytest.raises(KernelError, match="EPERM.*: another program is there than the `old` one"):
         attached.update(deny, old=deny)         # allow is there
     attached.close()
     assert link_net.prog_query(cgroup, "cgroup_inet_egress").prog_ids == []
@@ -137,6 +138,8 @@ def test_cgroup_without_link(cgroup):
     program, _ = counting("cgroup_skb", 1, expected_attach_type="cgroup_inet_ingress")
     link_net.prog_attach(program, cgroup, "cgroup_inet_ingress")
     assert link_net.prog_query(cgroup, "cgroup_inet_ingress").prog_ids == [program.info().id]
+    with pytest.raises(KernelError, match="EPERM.*: a program on this cgroup or on one above it was attached without F_ALLOW_MULTI"):
+        link_net.attach_cgroup(program, cgroup, "cgroup_inet_ingress")
     link_net.prog_detach(program, cgroup, "cgroup_inet_ingress")
     assert link_net.prog_query(cgroup, "cgroup_inet_ingress").prog_ids == []
     with pytest.raises(KernelError, match="not attached there"):
@@ -270,12 +273,27 @@ def test_pins(bpffs):
             other.pin("/dev/shm/rawbpf-no-pin")
         with pytest.raises(KernelError, match="directory does not exist"):
             other.pin(bpffs + "/no/such")
+        with pytest.raises(KernelError, match="ENOENT") as caught:
+            make_pin_folder(bpffs + "/no/such")
+        assert "not in" not in str(caught.value)
     for name in ("map", "prog", "link"):
         os.unlink(bpffs + "/" + name)
     seen = count()
     os.getppid()
     # detached with the last reference, after a grace period at most
     assert count() - seen < 1000000
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("path", ["/proc/x", "/proc/no/such/x", "/dev/shm/x", "/dev/shm/no/such", "/sys/kernel/x", "here", "no/such"])
+def test_every_path_outside_of_a_bpf_file_system_is_said_to_be(path, tmp_path, monkeypatch):
+    """Whatever the error: procfs and sysfs give ENOENT in folders that are there."""
+    monkeypatch.chdir(tmp_path)
+    with Map.create("array", 4, 4, 1) as map:
+        for use in (lambda: map.pin(path), lambda: Map.pinned(path)):
+            with pytest.raises(KernelError, match=r"the path is not in a BPF file system \(mount -t bpf bpf /sys/fs/bpf\)"):
+                use()
+    assert not os.path.exists(path)
 
 
 @pytest.mark.kernel(since="6.6")

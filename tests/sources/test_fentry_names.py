@@ -35,6 +35,7 @@ class PlayedBtf:
 def played(monkeypatch):
     btf = {"vmlinux": PlayedBtf(), "mod": PlayedBtf({"shared": [9]})}
     monkeypatch.setattr(fentry, "require_trampolines", lambda: None)
+    monkeypatch.setattr(fentry, "refusal", lambda: "")
     monkeypatch.setattr(kernel_btf, "of", lambda name: btf[name or "vmlinux"])
     monkeypatch.setattr(kernel_btf, "vmlinux", lambda: btf["vmlinux"])
     monkeypatch.setattr(kernel_btf, "modules", lambda: ["vmlinux", "mod"])

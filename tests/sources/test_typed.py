@@ -3,6 +3,7 @@ software, hardware, cache, watchpoint."""
 
 import ctypes
 import os
+import re
 import subprocess
 import threading
 
@@ -11,7 +12,7 @@ import pytest
 from rawbpf import sources
 from rawbpf.elf.types import find_field
 from rawbpf.loader import kernel
-from rawbpf.sources import SourceError, Target
+from rawbpf.sources import SourceError, Target, fentry
 from tests.cc import compile_c
 from tests.sources.harness import Seen, argument, field, program_for, tracing
 
@@ -250,15 +251,32 @@ def test_iterator_runs_once_for_each_task():
 
 
 @pytest.mark.root
-def test_fentry_is_refused_with_a_reason_where_it_cannot_be():
-    if kernel.lockdown() in (None, "none") and os.path.exists("/sys/kernel/tracing/available_filter_functions"):
-        (point,) = sources.expand("fentry:vfs_read")
-        assert point.name == "fentry:vmlinux:vfs_read"
-        return
+def test_fentry_is_refused_with_a_reason_where_it_cannot_be(monkeypatch):
+    """A kernel that takes no such program is asked once, and says so like one without kprobes."""
+    monkeypatch.setattr(fentry, "refusal", lambda: "the kernel is locked down (integrity)")
+    reason = "this kernel has no fentry and fexit: the kernel is locked down (integrity)"
+    for use, text in ((lambda: sources.expand("fentry:vfs_read"), "Unable to attach probe: fentry:vmlinux:vfs_read: " + reason),
+                      (lambda: sources.expand("fexit:vfs_rea*"), reason), (sources.find("fentry").require, reason)):
+        with pytest.raises(SourceError) as caught:
+            use()
+        assert caught.value.reason == text
+    with pytest.raises(SourceError, match="No matches for fentry no_such_function_there"):
+        sources.expand("fentry:no_such_function_there")
+
+
+@pytest.mark.root
+def test_what_the_kernel_says_of_fentry_programs(monkeypatch):
+    """What is told of all is what becomes of one."""
+    fentry.refusal.cache_clear()
+    told = fentry.refusal()
+    monkeypatch.setattr(fentry, "refusal", lambda: "")
     (point,) = sources.expand("fentry:vfs_read")
-    with pytest.raises(OSError) as caught:
+    if not told:
         program_for(point, lambda f, c, p: [], 0)
-    assert "security module" in str(caught.value) or "locked down" in str(caught.value)
+        return
+    with pytest.raises(OSError, match=re.escape(told)):
+        program_for(point, lambda f, c, p: [], 0)
+    assert "locked down (%s)" % kernel.lockdown() in told or "security module" in told
 
 
 @pytest.mark.kernel

@@ -14,7 +14,6 @@ HELPERS = (("dpath", "bpf_d_path", "tracing"), ("get_tai_ns", "bpf_ktime_get_tai
            ("jiffies64", "bpf_jiffies64", "kprobe"))
 COLUMN = 35
 LANGUAGE = "0.27"
-_RETURN_0 = bytes.fromhex("b700000000000000" "9500000000000000")       # r0 = 0; exit
 
 
 def yes(flag):
@@ -76,16 +75,10 @@ def _perf_type(name):
 
 def _fentry():
     """Can a program for the entry of a kernel function be loaded?"""
-    from rawbpf.loader import ksyms
-    from rawbpf.loader.errors import KernelError
-    from rawbpf.loader.program import Program
-    from rawbpf.sources import SourceError, fentry
+    from rawbpf.sources import SourceError, find
     try:
-        fentry.require_trampolines()
-        found = ksyms.find("vfs_read", "func")
-        Program.load("tracing", _RETURN_0, expected_attach_type="trace_fentry",
-                     attach_btf_id=found[0] if found else 0).close()
-    except (KernelError, SourceError):
+        find("fentry").require()
+    except SourceError:
         return False
     return True
 

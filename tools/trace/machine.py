@@ -67,8 +67,12 @@ class Machine:
         """Whether programs may read kernel memory: lockdown can forbid it."""
         return self.has_helper("bpf_probe_read_kernel", "kprobe") or self.has_helper("bpf_probe_read", "kprobe")
 
-    kernel_reads_reason = ("the kernel is locked down (lockdown=confidentiality); only the context of events, user "
-                           "memory and the stacks can be read")
+    @property
+    def kernel_reads_reason(self):
+        from rawbpf.loader import kernel
+        mode = kernel.lockdown()
+        return "the kernel is locked down%s; only the context of events, user memory and the stacks can be read" % (
+            " (%s)" % mode if mode not in (None, "none") else "")
 
     @functools.cached_property
     def pid_namespace(self):
