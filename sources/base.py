@@ -212,7 +212,7 @@ class Point:
 
     def register(self, f, ctx, name):
         """reg("name"): a machine register at the event; SourceError lists the known names."""
-        raise SourceError("%s probes have no registers" % self.source.shown)
+        raise SourceError("reg can not be used with \"%s\" probes" % self.source.shown)
 
     def func_address(self, f, ctx):
         """Address of the probed function (kernel or user, see `user_space`), for the `func`

@@ -192,3 +192,16 @@ def test_stacks_in_a_pid_namespace(compile_c):
     done = subprocess.run(["unshare", "-pf", "--mount-proc", "--kill-child", "sh", "-c", '"$1" & exec "$0" -m rawbpf.tools trace -q -e "$2"',
                            sys.executable, program, script], capture_output=True, text=True, timeout=60)
     assert re.match(r"\n        work\+0@\S+\n(?s:.*)\|work\n", done.stdout), (done.stdout, done.stderr)
+
+
+def test_more_frames_than_there_can_be():
+    assert run("trace", "-q", "-e", "begin { @ = len(kstack(perf, 200)); exit(); }")[0] == 0
+    err = run("trace", "-e", "begin { print(kstack(1025)); }")[2]
+    assert "ERROR: kstack([int limit]): limit shouldn't exceed 1024, 1025 given\n" in err
+
+
+@pytest.mark.parametrize("expression, message", [
+    ("(string)5", 'Cannot cast from "int8" to "string"'), ('reg("ip")', 'reg can not be used with "begin" probes'),
+    ("comptime pid", "Unable to resolve comptime expression")])
+def test_words_of_errors(expression, message):
+    assert re.search("ERROR: (.*)", run("trace", "-e", "begin { print(%s); }" % expression)[2]).group(1) == message

@@ -489,7 +489,7 @@ class ExpressionTypes:
             fits = isinstance(source, numbers)
         elif isinstance(target, String):
             fits = isinstance(source, String) and (not target.size or target.size >= source.size)
-            target = target if target.size else source
+            target = source if fits and not target.size else target
         else:
             fits = isinstance(target, types.Array)
             if fits:
@@ -619,5 +619,5 @@ class ExpressionTypes:
     def _Comptime(self, node):
         kind = self.expr(node.operand)
         if self.constant(node.operand) is None:
-            self.error(node, "Unable to evaluate at compile time.")
+            self.error(node, "Unable to resolve comptime expression")
         return kind

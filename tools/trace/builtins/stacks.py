@@ -14,7 +14,8 @@ from .process import current
 MAP, SEEN = "stacks", "seen_processes"
 USER_STACK = 1 << 8
 MODES = ("bpftrace", "perf", "raw", "build_id")
-MOST = 127
+MOST = 127              # frames that the kernel gives (kernel.perf_event_max_stack)
+LIMIT = 1024            # what a script may ask for
 _SEED, _FACTOR = 0x9e3779b97f4a7c15, 0xff51afd7ed558ccd
 
 
@@ -42,8 +43,9 @@ class _Stack(Builtin):
             limit = r.constant(argument)
             if not isinstance(limit, int):
                 r.error(call, "%s: invalid limit value" % self.name)
-            if not 0 < limit <= MOST:
-                r.error(call, "%s([int limit]): limit shouldn't exceed %d, %d given" % (self.name, MOST, limit))
+            if not 0 < limit <= LIMIT:
+                r.error(call, "%s([int limit]): limit shouldn't exceed %d, %d given" % (self.name, LIMIT, limit))
+            limit = min(limit, MOST)
         if mode == "build_id" and not self.user:
             r.warn(call, "'build_id' stack mode can only be used for ustack. Falling back to 'raw' mode.")
             mode = "raw"
