@@ -205,3 +205,14 @@ def test_more_frames_than_there_can_be():
     ("comptime pid", "Unable to resolve comptime expression")])
 def test_words_of_errors(expression, message):
     assert re.search("ERROR: (.*)", run("trace", "-e", "begin { print(%s); }" % expression)[2]).group(1) == message
+
+
+def test_a_path_that_is_too_long_is_its_end(tmp_path):
+    """The kernel writes paths from their end on; bpftrace shows what fits."""
+    (tmp_path / "name-of-a-file").write_text("")
+    script = ("iter:task_file { if (ctx.task.tgid == pid && ctx.file != 0 && ctx.fd == 0) { "
+              "printf(\"%s|%s|\", path(ctx.file.f_path), path(ctx.file.f_path, 5)); } }")
+    with open(tmp_path / "name-of-a-file") as held:
+        done = subprocess.run([sys.executable, "-m", "rawbpf.tools", "trace", "-q", "-e", script], stdin=held, capture_output=True,
+                              text=True)
+    assert done.stdout.strip() == "%s|file|" % (tmp_path / "name-of-a-file"), done.stderr

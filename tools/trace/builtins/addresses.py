@@ -151,13 +151,17 @@ class _Path(Builtin):
             b.error(call, "path() in an iterator needs Linux 5.12 (bpf_d_path)")
         node = call.arguments[0]
         place = b.temporary(call.type) if dest.type.size < call.type.size else dest
-        failed, done = f.block("no_path"), f.block()
-        where = (b.followed if isinstance(node.type, Pointer) else b.followed_place)(node, failed)
+        failed, wrong, done = f.block("no_path"), f.block(), f.block()
+        strings.zero(b, place, 0, min(8, call.type.size))
+        where = (b.followed if isinstance(node.type, Pointer) else b.followed_place)(node, wrong)
         statement, f.span = f.span, call.span       # where the kernel does not allow it, the call itself is shown
         got = f.call("bpf_d_path", where, b.address(place), call.type.size)
         f.span = statement
         f.branch("s<=", got, 0, failed, done)
         f.position(failed)
+        # of a name that is too long, the kernel leaves the end that fits (5.14 and later; before, nothing)
+        f.branch("==", got, -36, done, wrong)
+        f.position(wrong)
         strings.zero(b, place, 0, min(8, call.type.size))
         f.jump(done)
         f.position(done)
