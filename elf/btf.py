@@ -335,6 +335,16 @@ class Btf:
                     raise self._error(at, "BTF string %d lies outside the strings" % words[at])
                 yield data[start:end].decode("utf-8", "surrogateescape"), type_id
 
+    def signature(self, type_id):
+        """(number of parameters, whether more may follow) of a function, without the types that `type` would make."""
+        owner = self._owner(type_id)
+        prototype = owner._words[owner._word(type_id) + 2]
+        owner = owner._owner(prototype)
+        at, words = owner._word(prototype), owner._words
+        count = words[at + 1] & 0xffff
+        variadic = bool(count) and not words[at + 1 + 2 * count] and not words[at + 2 + 2 * count]
+        return count - variadic, variadic
+
     def functions(self):
         """(name, id) of every function that this blob itself has."""
         return self.names("func")

@@ -186,8 +186,8 @@ def traceable(module, function, known_only=False):
         btf = kernel_btf.of(where) if in_module(where) else None
         for name, number in btf.functions() if btf is not None else ():
             if in_function(name) and (can is None or (name, where) in can) and name not in bad:
-                function = btf.type(number)
-                if len(function.parameters) <= most and not function.variadic:
+                count, variadic = btf.signature(number)
+                if count <= most and not variadic:
                     found[(where, name)] = number
     return [(where, name, number) for (where, name), number in sorted(found.items())]
 

@@ -294,3 +294,14 @@ def test_a_gap_without_measure_is_one_line():
     """(a damaged file's struct of a terabyte)"""
     huge = types.Struct("struct", "s", 1 << 40, [types.Field("n", types.Int("int", 4, True, ""), 0)])
     assert len(types.definition(huge).splitlines()) == 4
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_signatures_agree_with_the_types():
+    btf, variadic = Btf.open(), 0
+    for _, number in btf.functions():
+        function = btf.type(number)
+        assert btf.signature(number) == (len(function.parameters), function.variadic)
+        variadic += function.variadic
+    assert variadic > 20        # printk's kind

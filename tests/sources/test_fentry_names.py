@@ -30,6 +30,9 @@ class PlayedBtf:
         name = next(name for name, numbers in self.names.items() if number in numbers)
         return function(name, name == "talks")
 
+    def signature(self, number):
+        return len(self.type(number).parameters), self.type(number).variadic
+
 
 @pytest.fixture(autouse=True)
 def played(monkeypatch):
