@@ -88,14 +88,19 @@ def _dump(records):
 def chosen_kernels(names):
     """The kernels of --kernel, in order, each once."""
     import os
-    from .vm import SUITES
+    from .vm import SUITES, why_no_image
     chosen = []
     for name in names or ("HOST",):
         if name == "all":
             chosen += ["HOST", *SUITES]
         elif name.upper() == "HOST":
             chosen.append("HOST")
-        elif name in SUITES or os.path.isfile(name):
+        elif name in SUITES:
+            chosen.append(name)
+        elif os.path.isfile(name):
+            wrong = why_no_image(name)
+            if wrong:
+                raise UsageError("--kernel %s: %s" % (name, wrong))
             chosen.append(name)
         else:
             raise UsageError("--kernel takes HOST, %s, all, or the path of a kernel's image, not '%s'" % (

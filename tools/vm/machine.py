@@ -79,12 +79,16 @@ def _command_image(path, command, environment, folder):
 
 
 @contextlib.contextmanager
-def slot():
-    """Wait for one of as many places as the host has CPUs: more guests than that only slow each other."""
+def slot(waiting=None):
+    """Wait for one of as many places as the host has CPUs: more guests than that only slow each other. `waiting` is
+    called once where machines of others take the places."""
     (CACHE / "vm").mkdir(parents=True, exist_ok=True)
     files = [open(CACHE / "vm" / f"slot{number}.lock", "w") for number in range(os.cpu_count() or 1)]
     try:
         while not _stopped.is_set() and not any(_locked(file) for file in files):
+            if waiting is not None and len(_running) < len(files):
+                waiting()
+                waiting = None
             _stopped.wait(0.2)
         if _stopped.is_set():
             raise GuestError("interrupted")

@@ -156,11 +156,14 @@ class _Run:
             image = fetched(self.series)
         else:
             image = Path(self.series)
-        with machine.slot():
+        with machine.slot(self._waits):
             machine.run(image, initrd, command, self.log, self._line, timeout=timeout,
                         environment={"PYTHONPATH": SITE, "PYTHONDONTWRITEBYTECODE": "1"}, folder=HOST + os.getcwd())
         if not self.records or any(text.startswith(("ERROR: ", "{")) for text in self._said):
             self.error = re.sub(r"^ERROR: ", "", "\n".join(self._said).replace(HOST + "/", "/")) or "it said nothing"
+
+    def _waits(self):
+        sys.stderr.write("kernel %s: waiting for another virtual machine on this host to end\n" % self.series)
 
     def _line(self, text):
         try:
