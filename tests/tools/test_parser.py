@@ -3,6 +3,7 @@
 parse_trees.txt holds scripts and their trees printed again, parse_errors.txt wrong scripts and the
 messages; the `peer` tests show that bpftrace's formatter and bpftrace's messages are the same."""
 
+import re
 import time
 from pathlib import Path
 
@@ -26,10 +27,15 @@ TREES = cases("parse_trees.txt")
 ERRORS = cases("parse_errors.txt")
 
 
+# What bpftrace does not say: which bracket is not closed where the text ends too early.
+MORE = re.compile(r"^HINT: (the script ends here.*|the '.' at \S+ closes nothing)\n", re.M)
+
+
 def errors(script):
+    """As bpftrace says them."""
     with pytest.raises(ScriptError) as caught:
         parse(Source("stdin", script))
-    return caught.value.format()
+    return MORE.sub("", caught.value.format())
 
 
 def tree(script):
@@ -52,6 +58,20 @@ def test_tree(script, printed):
 @pytest.mark.parametrize("script, message", ERRORS)
 def test_error(script, message):
     assert errors(script).rstrip("\n") == message
+
+
+@pytest.mark.parametrize("script, hint", [
+    ("BEGIN { exit() ", "the script ends here, and the '{' at 1:7 is not closed"),
+    ("BEGIN { if (1) { print(1 ", "the script ends here, and the '(' at 1:23 is not closed"),
+    ('BEGIN { print("}"); /* } */ // }', "the script ends here, and the '{' at 1:7 is not closed"),
+    ("BEGIN", "the script ends here"), ("BEGIN { } }", "the '}' at 1:11 closes nothing"),
+    ('BEGIN { "', None), ("BEGIN { exit() $a }", None)])
+def test_where_the_text_ends_too_early(script, hint):
+    with pytest.raises(ScriptError) as caught:
+        parse(Source("stdin", script))
+    first = caught.value.diagnostics[0]
+    assert first.hints == ([hint] if hint else [])
+    assert not any(each.hints for each in caught.value.diagnostics[1:])
 
 
 @pytest.mark.peer

@@ -171,10 +171,29 @@ class Lexer:
 
     def error(self, message, start=None, end=None):
         """A syntax error at the current token, or at text[start:end]."""
+        hints = ()
         if start is None:
             start = self.start
             end = WORD(self.text, start).end()
-        self.diagnostics.error(Span(self.source, start, end), "syntax: " + message)
+            if self.kind == "end" and not self.errors and not message.startswith("unterminated"):
+                hints = (self._what_is_open(),)
+        self.diagnostics.error(Span(self.source, start, end), "syntax: " + message, hints)
+
+    def _what_is_open(self):
+        """What to say where the text ends too early."""
+        open_, reader = [], Lexer(self.source, self.diagnostics)
+        while reader.kind != "end":
+            if reader.value in ("{", "(", "["):
+                open_.append((reader.value, reader.start))
+            elif reader.value in ("}", ")", "]"):
+                if not open_:
+                    return "the '%s' at %d:%d closes nothing" % ((reader.value,) + self.source.position(reader.start))
+                open_.pop()
+            reader.next()
+        if not open_:
+            return "the script ends here"
+        value, at = open_[-1]
+        return "the script ends here, and the '%s' at %d:%d is not closed" % ((value,) + self.source.position(at))
 
     # ---- literals ----
 
