@@ -248,6 +248,8 @@ class _Walk:
             return
         if type(a) is int and operator in fold.COMMUTATIVE or type(a) is Value and type(b) is tuple and operator == "+":
             a, b = b, a
+        if type(b) is int and operator in ("<<", ">>", "s>>"):
+            b &= width - 1          # as the operation does; of a count that is too large the verifier follows nothing
         result = fold.identity(operator, a, b, width)
         if result is not None:
             self._become(op, result, width)

@@ -60,6 +60,7 @@ def _forms():
 
 
 FORMS = _forms()
+LLVMS = [form for form in FORMS if form != "percpu"]      # that one is the kernel's own
 _NAMES = list(FORMS)
 _OFFSETS = (0, 0, 1, -1, 2, 8, 16, 32, -8, 0x7fff, -0x8000)
 _NUMBERS = (0, 0, 1, -1, 2, 16, 32, 64, 0xe1, 0xf1, 0x100, 0x110, 0x7fffffff, -0x80000000)

@@ -594,3 +594,13 @@ def test_tests_that_lead_to_each_other():
     f.position(c)
     f.ret(x)
     assert any("goto" in line for line in code(f))      # for ever, as it says: the verifier refuses that
+
+
+def test_a_shift_count_is_taken_modulo_the_width():
+    """What the verifier knows of x >> 38 it does not know of x >> 102: a mask behind it may go only with the first."""
+    f = start()
+    x = f.load(f.map_value("data"), 0, 1)
+    count = f.variable()
+    f.set(count, 102)
+    f.ret(f.alu("&", f.alu(">>", x, count), 8))
+    assert not any("102" in line for line in code(f)) and answer(f) == 0
