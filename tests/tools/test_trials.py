@@ -1,9 +1,13 @@
 """--test, --bench and --probe-filter. The layout is bpftrace 0.27.1's."""
 
 import json
+import os
 import re
 
 import pytest
+
+from rawbpf.tools.trace import diagnostics
+from rawbpf.tools.trace.writer import Writer
 
 pytestmark = pytest.mark.root
 
@@ -32,14 +36,38 @@ after
 """
 
 
+def test_on_a_terminal(monkeypatch):
+    from rawbpf.tools.trace.results import TestResult
+    monkeypatch.delenv("BPFTRACE_COLOR", raising=False)
+    ours, theirs = os.openpty()
+    try:
+        assert diagnostics.colored(Writer(theirs))
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    with open(os.devnull, "w") as nowhere:
+        assert os.isatty(nowhere.fileno()) or not diagnostics.colored(Writer(nowhere.fileno()))
+    assert "\033[32m[       OK ]\033[0m a (7 ns)\n" in TestResult(["a"], 0, [True], 7, "", True).text()
+    assert "\033" not in TestResult(["a"], 0, [False], 7, "").text()
+
+
 def untimed(text):
     return re.sub(r" \(\d+ (ns|μs|ms|s)\)", "", text)
 
 
 @pytest.mark.kernel(since="5.10")
-def test_tests(rawbpf):
-    done = rawbpf("trace", "--test", "-e", TESTS)
-    assert (untimed(done.stdout), done.returncode, done.stderr) == (SHOWN, 1, "")
+def test_tests(rawbpf, monkeypatch, tmp_path):
+    """In colour on terminals only, unless BPFTRACE_COLOR says otherwise."""
+    plain = re.sub("\033[^m]*m", "", SHOWN)
+    done = rawbpf("trace", "--test", "-o", "out", "-e", TESTS, cwd=tmp_path)
+    assert (untimed((tmp_path / "out").read_text()), done.stdout, done.returncode) == (plain, "", 1)
+    shown = {}
+    for wanted in ("auto", "always"):
+        monkeypatch.setenv("BPFTRACE_COLOR", wanted)
+        done = rawbpf("trace", "--test", "-e", TESTS)
+        shown[wanted] = untimed(done.stdout)
+        assert (done.returncode, done.stderr) == (1, "")
+    assert shown == {"auto": plain, "always": SHOWN}
     assert rawbpf("trace", "--mode", "test", "-e", "test:a { }").returncode == 0
 
 

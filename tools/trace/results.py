@@ -308,12 +308,14 @@ GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
 
 
 class TestResult(Result):
-    """One test: probe has run: the `index`-th of `names`; `passed` says which of those up to it did."""
+    """One test: probe has run: the `index`-th of `names`; `passed` says which of those up to it did. `color`: for a
+    terminal."""
 
-    __slots__ = ("names", "index", "passed", "duration", "output")
+    __slots__ = ("names", "index", "passed", "duration", "output", "color")
 
-    def __init__(self, names, index, passed, duration, output):
+    def __init__(self, names, index, passed, duration, output, color=False):
         self.names, self.index, self.passed, self.duration, self.output = names, index, list(passed), duration, output
+        self.color = color
 
     def _took(self):
         for unit, scale in (("s", 1000000000), ("ms", 1000000), ("μs", 1000)):
@@ -321,16 +323,19 @@ class TestResult(Result):
                 return "%d %s" % (self.duration // scale, unit)
         return "%d ns" % self.duration
 
+    def _mark(self, text, color=GREEN):
+        return color + text + PLAIN if self.color else text
+
     def text(self):
         name, lines = self.names[self.index], []
         if not self.index:
-            lines.append("%s[==========]%s Running %d tests." % (GREEN, PLAIN, len(self.names)))
-        lines.append("%s[ RUN      ]%s %s" % (GREEN, PLAIN, name))
+            lines.append(self._mark("[==========]") + " Running %d tests." % len(self.names))
+        lines.append(self._mark("[ RUN      ]") + " " + name)
         if self.passed[-1]:
-            lines.append("%s[       OK ]%s %s (%s)" % (GREEN, PLAIN, name, self._took()))
+            lines.append(self._mark("[       OK ]") + " %s (%s)" % (name, self._took()))
         else:
             lines += [line for line in self.output.split("\n") if line]
-            lines.append("%s[  FAILED  ]%s %s (%s)" % (RED, PLAIN, name, self._took()))
+            lines.append(self._mark("[  FAILED  ]", RED) + " %s (%s)" % (name, self._took()))
         if self.index == len(self.names) - 1:
             lines += self._summary()
         return "\n".join(lines) + "\n"
@@ -339,11 +344,11 @@ class TestResult(Result):
         def tests(count):
             return "%d %s" % (count, "test" if count == 1 else "tests")
         failed = [name for name, passed in zip(self.names, self.passed) if not passed]
-        lines = ["%s[==========]%s %s ran." % (GREEN, PLAIN, tests(len(self.names))),
-                 "%s[  PASSED  ]%s %s." % (GREEN, PLAIN, tests(len(self.names) - len(failed)))]
+        lines = [self._mark("[==========]") + " %s ran." % tests(len(self.names)),
+                 self._mark("[  PASSED  ]") + " %s." % tests(len(self.names) - len(failed))]
         if failed:
-            lines.append("%s[  FAILED  ]%s %s, listed below:" % (RED, PLAIN, tests(len(failed))))
-            lines += ["%s[  FAILED  ]%s %s" % (RED, PLAIN, name) for name in failed]
+            lines.append(self._mark("[  FAILED  ]", RED) + " %s, listed below:" % tests(len(failed)))
+            lines += [self._mark("[  FAILED  ]", RED) + " " + name for name in failed]
         return lines
 
     def json(self):

@@ -7,6 +7,7 @@ that returns something else than 0 is passed over.
 
 import time
 
+from .diagnostics import colored
 from .results import BenchmarkResult, Complaint, Message, TestResult, TextRenderer
 
 PACKET = bytes(14)          # of an Ethernet header, without which XDP programs are not run
@@ -68,10 +69,13 @@ def run(session, mode):
 
 def _tests(session, chosen):
     names, passed = [name for name, _ in chosen], []
+    out = getattr(session.renderer, "out", None)
+    color = out is not None and colored(out)
     for index, (_, loaded) in enumerate(chosen):
         (returned, duration), capture, status = _captured(session, lambda: _run(loaded))
         passed.append(returned == 0 and not capture.errors and not status)
-        session.emit(TestResult(names, index, passed, duration, capture.kept.data.decode("utf-8", "surrogateescape")))
+        session.emit(TestResult(names, index, passed, duration, capture.kept.data.decode("utf-8", "surrogateescape"),
+                                color))
     return 0 if all(passed) else 1
 
 

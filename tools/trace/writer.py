@@ -33,6 +33,9 @@ class Writer:
         self._size = 0
         self._newline = False
 
+    def isatty(self):
+        return os.isatty(self.fd)
+
     def write(self, data):
         self._pieces.append(data)
         self._size += len(data)
