@@ -100,6 +100,12 @@ def test_batch(tmp_path):
         assert item.lookup(bytes(4)) == struct.pack("=4B", 1, 2, 3, 4)
     path.write_text("prog shwo\nprog show\n")
     assert run("batch", "file", path)[0] == 255
+    path.write_text("version\nnet show\nstruct_ops show\nlin show\n")       # words cut short, as bpftool takes them
+    done = json.loads(run("batch", "-j", "file", path)[1])
+    assert "version" in done[0]["output"] and list(done[1]["output"][0])[:2] == ["xdp", "tc"]
+    assert isinstance(done[2]["output"], list) and isinstance(done[3]["output"], list)
+    path.write_text("gen object %s/out %s\n" % (tmp_path, path))
+    assert run("batch", "file", path)[0] == 255 and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

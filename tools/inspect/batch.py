@@ -7,11 +7,12 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 from .command import run_object
-from .words import fail
+from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf batch file FILE      (- is the standard input)
 """
-OBJECTS = ("prog", "map", "link", "btf", "feature", "perf", "iter", "cgroup")
+# In bpftool's order: the first that begins with the word is meant.
+OBJECTS = ("prog", "map", "link", "cgroup", "perf", "net", "feature", "btf", "gen", "struct_ops", "iter", "version")
 
 
 def commands(lines):
@@ -50,9 +51,10 @@ def _work(session, found):
     if session.json is not None:
         session.json.open("[")
     for number, words in found:
-        if words[0] not in OBJECTS:
+        module = next((known for known in OBJECTS if is_prefix(words[0], known)), None)
+        if module is None:
             fail("line %d: unknown object '%s': there are %s" % (number, words[0], ", ".join(OBJECTS)))
-        run = import_module("rawbpf.tools.inspect." + words[0]).run
+        run = import_module("rawbpf.tools.inspect." + module).run
         if session.json is None:
             status = run(words[1:])
         else:

@@ -1,7 +1,6 @@
 """`rawbpf gen`: BPF objects linked into one, and the BTF that objects need cut out of a kernel's."""
 
-import os
-
+from ..failure import write_file
 from .command import run_object
 from .words import fail
 
@@ -25,7 +24,7 @@ def _files(words, what):
 def link(session, words):
     from rawbpf.elf.object_linker import link as work
     output = words.next("output file")
-    _write(output, work(_files(words, "input file")))
+    write_file(output, work(_files(words, "input file")))
     session.done()
 
 
@@ -33,23 +32,8 @@ def min_core_btf(session, words):
     from rawbpf.elf.btf import Btf
     from rawbpf.loader.min_btf import minimal
     source, output = words.next("input file"), words.next("output file")
-    _write(output, minimal(Btf.open(source), _files(words, "object file")))
+    write_file(output, minimal(Btf.open(source), _files(words, "object file")))
     session.done()
-
-
-def _write(path, data):
-    """A new file in place of what was there, whole or not at all."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        fail("%s is no regular file" % path)
-    temporary = "%s.%d" % (path, os.getpid())
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 VERBS = {"object": link, "min_core_btf": min_core_btf}
