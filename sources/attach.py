@@ -38,15 +38,31 @@ def attach_perf(program, points, open_event, cookies=None, explain=None):
 
 def attach_each(points, one, cookies=None, explain=None):
     """`one(point, cookie) -> link` for every point; an Attachment. SourceError if none works."""
+    groups = [[(point, cookies[index] if cookies else None)] for index, point in enumerate(points)]
+    return attach_groups(groups, lambda group: one(*group[0]), explain)
+
+
+def attach_groups(groups, link_of, explain=None):
+    """`link_of(group) -> link` for every list of (point, cookie); an Attachment. SourceError if none works.
+
+    The kernel refuses a whole group for one bad point: it is halved until the bad ones stand alone.
+    """
     reserve_files()
-    links, refused = [], []
+    waiting, links, refused = groups[::-1], [], []
     try:
-        for index, point in enumerate(points):
+        while waiting:
+            group = waiting.pop()
+            point = group[0][0]
             try:
-                links.append(one(point, cookies[index] if cookies else None))
+                links.append(link_of(group))
             except OSError as error:
+                of_the_point = error.errno in OF_THE_POINT
+                if of_the_point and len(group) > 1:
+                    middle = len(group) // 2
+                    waiting += [group[middle:], group[:middle]]
+                    continue
                 reason = explain(point, error) if explain else str(error)
-                if error.errno not in OF_THE_POINT:
+                if not of_the_point:
                     raise SourceError("%s: %s" % (point.name, reason)) from error
                 refused.append((point, reason))
         if not links:

@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from . import kallsyms
-from .attach import OF_THE_POINT, attach_perf, perf_cookies
+from .attach import attach_groups, attach_perf, perf_cookies
 from .base import (Listed, Source, SourceError, has_wildcard, matcher, nearest, number, quote,
                    try_number)
 from .registers import RegistersPoint
@@ -359,44 +359,20 @@ class KprobePoint(RegistersPoint):
 
 
 def attach_multi(program, points, cookies, source):
-    """kprobe_multi links for all points. The kernel refuses a whole list for one bad name, so a
-    refused list is split until the bad ones stand alone."""
+    """kprobe_multi links for all points: of those with names, and of those with addresses."""
     from rawbpf.loader.link import attach_kprobe_multi
 
-    cookies = cookies or [None] * len(points)
-    named = [(p, c) for p, c in zip(points, cookies) if not p.address]
-    placed = [(p, c) for p, c in zip(points, cookies) if p.address]
-    groups = [group for group in (named, placed) if group]
+    given = list(zip(points, cookies or [None] * len(points)))
+    groups = [group for group in ([each for each in given if not each[0].address],
+                                  [each for each in given if each[0].address]) if group]
 
-    def attach_group(group):
+    def link_of(group):
         targets = {"addresses": [p.address for p, _ in group]} if group[0][0].address else {
             "symbols": [p.function for p, _ in group]}
-        given = [c for _, c in group]
-        return attach_kprobe_multi(program, cookies=None if given[0] is None else given,
+        return attach_kprobe_multi(program, cookies=None if group[0][1] is None else [c for _, c in group],
                                    retprobe=source.retprobe, session=source.session, **targets)
 
-    from .base import Attachment
-
-    links, refused = [], []
-    try:
-        while groups:
-            group = groups.pop()
-            try:
-                links.append(attach_group(group))
-            except OSError as error:
-                if error.errno not in OF_THE_POINT:
-                    raise SourceError(str(error)) from error
-                if len(group) == 1:
-                    refused.append((group[0][0], _explain(group[0][0], error)))
-                    continue
-                middle = len(group) // 2
-                groups += [group[:middle], group[middle:]]
-        if not links:
-            raise SourceError("%s: %s" % (refused[0][0].name, refused[0][1]))
-    except BaseException:
-        Attachment(links).close()
-        raise
-    return Attachment(links, refused)
+    return attach_groups(groups, link_of, _explain)
 
 
 def _explain(point, error):

@@ -14,8 +14,8 @@ import re
 from typing import NamedTuple
 
 from . import paths
-from .attach import OF_THE_POINT, attach_perf, perf_cookies, reserve_files
-from .base import (Attachment, Listed, Source, SourceError, has_wildcard, is_plain, matcher, nearest, number,
+from .attach import attach_groups, attach_perf, perf_cookies
+from .base import (Listed, Source, SourceError, has_wildcard, is_plain, matcher, nearest, number,
                    quote, split, try_number)
 from .registers import RegistersPoint
 
@@ -222,13 +222,13 @@ class Uprobe(Source):
     def list(self, pattern, target):
         binary, language, function = _cut(pattern)
         given = binary is not None
-        try:
-            if given or target.pid is None:
+        if given or target.pid is None:
+            try:
                 binaries = paths.resolve(binary if given else "*", target)
-            else:
-                binaries = paths.mapped(target.pid)
-        except SourceError:
-            return
+            except SourceError:
+                return
+        else:
+            binaries = paths.mapped(target.pid)
         listings = [self._listed(each, quote(binary if given and not has_wildcard(binary) else each.shown), language,
                                  function or "*") for each in binaries]
         if len(listings) == 1:
@@ -495,41 +495,22 @@ class UprobePoint(RegistersPoint):
 
 
 def attach_multi(program, points, cookies, retprobe):
-    """One uprobe_multi link a file. Places the kernel refuses are found by halving."""
+    """One uprobe_multi link a file."""
     from rawbpf.loader.link import attach_uprobe_multi
 
     groups = {}
     for index, point in enumerate(points):
         cookie = cookies[index] if cookies else None
         groups.setdefault((point.binary.path, point.pid), []).append((point, cookie))
-    waiting = list(groups.values())
-    links, refused = [], []
-    reserve_files()
-    try:
-        while waiting:
-            group = waiting.pop()
-            first = group[0][0]
-            references = [p.ref_ctr_offset for p, _ in group]
-            try:
-                links.append(attach_uprobe_multi(
-                    program, first.binary.path, [p.file_offset for p, _ in group],
-                    references if any(references) else None,
-                    None if group[0][1] is None else [c for _, c in group],
-                    first.pid or 0, retprobe))
-            except OSError as error:
-                if error.errno not in OF_THE_POINT:
-                    raise SourceError("%s: %s" % (first.name, error)) from error
-                if len(group) == 1:
-                    refused.append((first, _explain(first, error)))
-                    continue
-                middle = len(group) // 2
-                waiting += [group[:middle], group[middle:]]
-        if not links:
-            raise SourceError("%s: %s" % (refused[0][0].name, refused[0][1]))
-    except BaseException:
-        Attachment(links).close()
-        raise
-    return Attachment(links, refused)
+
+    def link_of(group):
+        first, cookie = group[0]
+        references = [p.ref_ctr_offset for p, _ in group]
+        return attach_uprobe_multi(
+            program, first.binary.path, [p.file_offset for p, _ in group], references if any(references) else None,
+            None if cookie is None else [c for _, c in group], first.pid or 0, retprobe)
+
+    return attach_groups(list(groups.values()), link_of, _explain)
 
 
 def _explain(point, error):
