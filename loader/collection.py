@@ -291,6 +291,14 @@ def function_of(program, function):
     return found
 
 
+def _given(path):
+    """The Btf to relocate against that the caller names, or None. ElfError at once, not at each relocation."""
+    if path is None:
+        return None
+    from rawbpf.elf.btf import Btf
+    return Btf.open(path)
+
+
 class Object:
     """An object file and, after load(), what was made of it. Attributes: `programs`, `maps` (dicts by name),
     `rodata`, `data`, `bss`, `kconfig`, `arena` (variables by name), `struct_ops` (those of the maps), `license`, `name`, `file` (BpfObjectFile), `btf`
@@ -299,7 +307,7 @@ class Object:
     def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None, token=None):
         self.file, self.pin_root, self.btf, self._clones = file, pin_root, None, None
         self.name = name if name is not None else re.sub(r"\..*", "", os.path.basename(file.path))
-        self._btf_path, self._options, self.token = btf_path, kconfig, token
+        self._given_btf, self._options, self.token = _given(btf_path), kconfig, token
         self.externs = Externs(file)
         self.linker = Linker(file, CoreResolver(file.btf, None) if file.btf is None else self._core(),
                              self.externs.resolve)
@@ -341,10 +349,7 @@ class Object:
         return Late(self.file.btf, None, _module_types)
 
     def _kernel_btf(self):
-        if self._btf_path is None:
-            return ksyms.vmlinux()
-        from rawbpf.elf.btf import Btf
-        return Btf.open(self._btf_path)
+        return ksyms.vmlinux() if self._given_btf is None else self._given_btf
 
     def _maps(self):
         result = {}

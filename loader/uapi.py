@@ -124,7 +124,7 @@ def number(table, name, what):
     except KeyError:
         pass
     import difflib
-    near = difflib.get_close_matches(str(name), table, 3)
+    near = difflib.get_close_matches(str(name), [each for each in table if each != "unspec"], 3, 0.7)
     raise ValueError("no BPF %s is called %r%s" % (
         what, name, "; did you mean %s?" % " or ".join(near) if near else "")) from None
 

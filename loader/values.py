@@ -29,7 +29,7 @@ def codec(spec):
     """A Codec for: an int n (n plain bytes), a struct format (one field: the bare value, else a
     tuple; native byte order, no padding unless the format says "@"), an elf.types.Type, or a Codec."""
     if isinstance(spec, int):
-        return Codec(spec, bytes, lambda value: _exactly(bytes(value), spec))
+        return Codec(spec, bytes, lambda value: _exactly(value, spec))
     if isinstance(spec, str):
         return _of_format(spec)
     if isinstance(spec, Codec):
@@ -37,18 +37,29 @@ def codec(spec):
     return of_type(spec)
 
 
-def _exactly(data, size):
+def _exactly(value, size):
+    if isinstance(value, (int, str)):       # bytes(4) would be four zeros
+        raise ValueError("this takes %d bytes, not %r" % (size, value))
+    data = bytes(value)
     if len(data) != size:
         raise ValueError("this takes %d bytes, not %d" % (size, len(data)))
     return data
 
 
 def _of_format(text):
-    form = struct.Struct(text if text[:1] in "@=<>!" else "=" + text)
-    single = len(form.unpack(bytes(form.size))) == 1
-    if single:
-        return Codec(form.size, lambda data: form.unpack(data)[0], form.pack)
-    return Codec(form.size, form.unpack, lambda value: form.pack(*value))
+    try:
+        form = struct.Struct(text if text[:1] in "@=<>!" else "=" + text)
+    except struct.error as error:
+        raise ValueError("%r is no struct format: %s" % (text, error)) from None
+    count = len(form.unpack(bytes(form.size)))
+
+    def encode(value):
+        try:
+            return form.pack(value) if count == 1 else form.pack(*value)
+        except (struct.error, TypeError) as error:
+            raise ValueError("%r does not fit the format %r%s: %s" % (
+                value, text, "" if count == 1 else ", which takes a tuple of %d" % count, error)) from None
+    return Codec(form.size, (lambda data: form.unpack(data)[0]) if count == 1 else form.unpack, encode)
 
 
 def of_type(type):
@@ -77,8 +88,14 @@ def _integer(size, signed):
         return int.from_bytes(data[:size], _ORDER, signed=signed)
 
     def encode(value):
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            raise ValueError("%r is no integer" % (value,)) from None
         # -1 for the largest unsigned value, as in C
-        return (int(value) & (1 << 8 * size) - 1).to_bytes(size, _ORDER)
+        if not -1 << 8 * size - 1 <= number < 1 << 8 * size:
+            raise ValueError("%d does not fit into %d bytes" % (number, size))
+        return (number & (1 << 8 * size) - 1).to_bytes(size, _ORDER)
     return Codec(size, decode, encode)
 
 
@@ -101,7 +118,13 @@ def _float(type):
     if type.size not in (4, 8):
         return codec(type.size)
     form = struct.Struct("=f" if type.size == 4 else "=d")
-    return Codec(type.size, lambda data: form.unpack(data[:form.size])[0], form.pack)
+
+    def encode(value):
+        try:
+            return form.pack(value)
+        except (struct.error, OverflowError) as error:
+            raise ValueError("%r is no %s: %s" % (value, type.name, error)) from None
+    return Codec(type.size, lambda data: form.unpack(data[:form.size])[0], encode)
 
 
 def _is_char(type):
@@ -120,6 +143,8 @@ def _array(type, left):
         def encode_text(value):
             if isinstance(value, str):
                 value = value.encode("utf-8", "surrogateescape")
+            if not isinstance(value, (bytes, bytearray, memoryview)):
+                raise ValueError("%s takes text or bytes, not %r" % (type, value))
             if len(value) > count:
                 raise ValueError("text of %d bytes does not fit into %s" % (len(value), type))
             return bytes(value).ljust(count, b"\0")
@@ -131,6 +156,8 @@ def _array(type, left):
         return [element.decode(data[at:at + size]) for at in range(0, size * count, size or 1)]
 
     def encode(values):
+        if not hasattr(values, "__len__") or isinstance(values, (str, dict)):
+            raise ValueError("%s takes a list of its elements, not %r" % (type, values))
         if len(values) > count:
             raise ValueError("%d elements do not fit into %s" % (len(values), type))
         return b"".join(map(element.encode, values)).ljust(size * count, b"\0")

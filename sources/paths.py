@@ -176,9 +176,30 @@ def exe(pid):
     try:
         shown = os.readlink("/proc/%d/exe" % pid)
     except OSError as error:
-        raise SourceError("the program of process %d cannot be told: %s"
-                          % (pid, error.strerror)) from None
+        raise _not_told("program", pid, error) from None
     return Binary(_without_deleted(shown), reachable(pid, shown, "/proc/%d/exe" % pid))
+
+
+_ENDED = (b"Z", b"X")
+
+
+def _state(pid):
+    """The letter of a process's state in proc(5), b"" where there is no such process."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read().rpartition(b") ")[2][:1]
+    except OSError:
+        return b""
+
+
+def _not_told(what, pid, error):
+    """The SourceError for what of a process could not be read."""
+    state = _state(pid)
+    if not state:
+        return SourceError("there is no process %d" % pid)
+    if state in _ENDED:
+        return SourceError("process %d has ended" % pid)
+    return SourceError("the %s of process %d cannot be told: %s" % (what, pid, error.strerror))
 
 
 def mapped(pid):
@@ -187,8 +208,9 @@ def mapped(pid):
         with open("/proc/%d/maps" % pid, "rb") as file:
             lines = file.read().splitlines()
     except OSError as error:
-        raise SourceError("the files of process %d cannot be told: %s"
-                          % (pid, error.strerror)) from None
+        raise _not_told("files", pid, error) from None
+    if not lines and _state(pid) in _ENDED:
+        raise SourceError("process %d has ended" % pid)
     found = {}
     for line in lines:
         fields = line.split(None, 5)

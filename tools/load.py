@@ -5,7 +5,7 @@ of it.
     rawbpf load xdp.bpf.o --only pass --pin /sys/fs/bpf/demo
     rawbpf load prog.o --json
 
-The exit status is 0 when everything asked for was done. Programs that the kernel refuses do not keep the
+The exit status is 0 when everything asked for was done (with --attach: and something is attached). Programs that the kernel refuses do not keep the
 others from being loaded; each is reported with the reason.
 """
 
@@ -111,6 +111,9 @@ def _load(obj, parsed):
         if parsed.get("pin"):
             _pin(obj, rows, attached, parsed.get("pin"))
         _report(obj, rows, attached, parsed)
+        if parsed.get("attach") and not len(links) and not failed:
+            sys.stderr.write("ERROR: nothing was attached\n")
+            failed = True
         if parsed.get("attach") and not parsed.get("pin") and len(links):
             _wait()
     return 1 if failed else 0
@@ -188,7 +191,7 @@ def _report(obj, rows, attached, parsed):
         state = "attached" if row.get("attached") else "loaded" if row["loaded"] else "refused"
         print("%-8s  %s  (%s, section %s)" % (state, row["name"], row["type"] or "no type", row["section"]))
         if row.get("attached") is False and row["loaded"] and not row.get("error") and row["type"] != "struct_ops":
-            print("          not attached: its section does not say to what")
+            print("          not attached: its section does not say to what; in Python, attach_to() does")
         if row.get("error"):
             print("          " + row["error"])
         if parsed.get("verbose") and row["log"]:

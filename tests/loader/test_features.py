@@ -113,6 +113,9 @@ def test_kfuncs():
 def test_unknown_names():
     with pytest.raises(ValueError, match="did you mean ringbuf"):
         features.has_map("ringbuff")
+    for name in ("nope", "unspecc"):            # nothing near, and no name of anything
+        with pytest.raises(ValueError, match="no BPF map type is called '%s'$" % name):
+            features.has_map(name)
     with pytest.raises(ValueError, match="did you mean tracepoint"):
         features.has_program("tracepoints")
     with pytest.raises(ValueError, match="no probe for links"):

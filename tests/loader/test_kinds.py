@@ -24,6 +24,25 @@ S32 = Int("int", 4, True)
 CHAR = Int("char", 1, True, "char")
 
 
+@pytest.mark.parametrize("type, wrong, said", [
+    ("I", "x", "'x' does not fit the format 'I'"), ("I", -1, "-1 does not fit the format 'I'"), ("I", None, "None does not fit"),
+    ("HH", 1, "'HH', which takes a tuple of 2"), ("HH", (1, 2, 3), "which takes a tuple of 2"), (4, 4, "this takes 4 bytes, not 4"),
+    (4, "abcd", "this takes 4 bytes, not 'abcd'"), (4, b"abc", "this takes 4 bytes, not 3"), (U32, "x", "'x' is no integer"),
+    (U32, None, "None is no integer"), (U32, 1 << 32, "4294967296 does not fit into 4 bytes"), (S32, -(1 << 31) - 1, "does not fit"),
+    (Float("double", 8), "x", "'x' is no double"), (Array(CHAR, 4), 5, r"takes text or bytes, not 5"),
+    (Array(U8, 2), 5, "takes a list of its elements, not 5"), (Array(U8, 2), "ab", "takes a list of its elements")])
+def test_wrong_values_are_one_clear_error(type, wrong, said):
+    with pytest.raises(ValueError, match=said):
+        values.codec(type).encode(wrong)
+
+
+def test_a_format_that_is_none():
+    with pytest.raises(ValueError, match="'Z' is no struct format"):
+        values.codec("Z")
+    assert values.codec(U32).encode(-1) == b"\xff\xff\xff\xff"        # as in C
+    assert values.codec(S32).encode((1 << 32) - 2) == b"\xfe\xff\xff\xff"
+
+
 @pytest.mark.parametrize("type, data, value", [
     (U32, b"\xff\xff\xff\xff", 4294967295),
     (S32, b"\xfe\xff\xff\xff", -2),

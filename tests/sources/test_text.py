@@ -1,9 +1,11 @@
 """Probe texts: splitting, quoting, wildcards, and what is refused."""
 
+import os
+
 import pytest
 
 from rawbpf import sources
-from rawbpf.sources import SourceError, Target, matcher, quote, split
+from rawbpf.sources import SourceError, Target, matcher, paths, quote, split
 from rawbpf.sources.base import number, try_number
 
 
@@ -135,3 +137,20 @@ def test_kernel_symbols(monkeypatch):
     assert kallsyms.find("last") == [(0xffffffffc0003000, "")]
     assert kallsyms.find("vfs") == []
     assert kallsyms.addresses({"vfs_read"})[("vfs_read", "ext9")] == [0xffffffffc0000000]
+
+
+def test_a_process_that_is_no_more():
+    """Said as that, not as files that cannot be read: gone, or waiting for its parent."""
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    asked = (lambda: paths.mapped(pid), lambda: paths.exe(pid),
+             lambda: list(sources.list_events("uprobe:*", Target(pid=pid))), lambda: list(sources.list_events("usdt:*", Target(pid=pid))))
+    for reason in ("process %d has ended" % pid, "there is no process %d" % pid):
+        for ask in asked:
+            with pytest.raises(SourceError) as caught:
+                ask()
+            assert caught.value.reason == reason
+        if reason.startswith("process"):
+            os.waitpid(pid, 0)

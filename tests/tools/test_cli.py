@@ -1,5 +1,6 @@
 """The command line: subcommands, options, help, and what a wrong one says."""
 
+import json
 import os
 import re
 import subprocess
@@ -87,9 +88,22 @@ def test_load_says_what_it_did_not_attach(rawbpf, tmp_path):
     (tmp_path / "pass.s").write_text(".section xdp\npass:\n    r0 = 2\n    exit\n")
     assert rawbpf("asm", "-f", "elf", "-o", tmp_path / "pass.o", tmp_path / "pass.s").returncode == 0
     done = rawbpf("load", "--attach", tmp_path / "pass.o")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "ERROR: nothing was attached\n")
     assert done.stdout == ("loaded    pass  (xdp, section xdp)\n"
-                           "          not attached: its section does not say to what\n")
+                           "          not attached: its section does not say to what; in Python, attach_to() does\n")
+    done = rawbpf("load", "--attach", "--json", tmp_path / "pass.o")
+    assert (done.returncode, done.stderr, json.loads(done.stdout)["programs"][0]["attached"]) == (
+        1, "ERROR: nothing was attached\n", False)
+
+
+@pytest.mark.root
+def test_a_btf_that_cannot_be_read_is_one_error(rawbpf, tmp_path):
+    (tmp_path / "pass.s").write_text(".section xdp\npass:\n    r0 = 2\n    exit\n")
+    (tmp_path / "junk").write_text("junk")
+    for path, why in (("nofile", "No such file or directory"), ("junk", "too short for its header")):
+        done = rawbpf("load", "--btf", path, "pass.s", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert done.stderr.startswith("ERROR: " + path) and why in done.stderr
 
 
 @pytest.mark.parametrize("argv, said", [

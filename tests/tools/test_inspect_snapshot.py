@@ -164,7 +164,8 @@ def test_who_calls():
                           "type": "raw_tracepoint", "name": "t_who"}]
         assert "bpf_ktime_get_ns: called by program %d  raw_tracepoint  name t_who\n" % world.ids["prog"] in run(
             "who", "bpf_kt?me_get_ns")[1]
-        assert not [one for one in run_json("who", "vfs_read") if one["prog_id"] == world.ids["prog"]]
+        assert run("who", "no_such_function") == (1, "", "no program is attached to no_such_function or calls it\n")
+        assert run("who", "no_such_function", "-j") == (1, "[]\n", "")
 
 
 @pytest.mark.vm

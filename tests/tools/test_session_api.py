@@ -3,11 +3,14 @@
 import asyncio
 import gc
 import os
+import re
 import threading
 
 import pytest
 
+from rawbpf.sources import SourceError
 from rawbpf.tools.trace import Script, results
+from rawbpf.tools.trace.diagnostics import ScriptError
 from tests import bpf
 
 pytestmark = pytest.mark.root
@@ -118,6 +121,17 @@ def test_a_closed_script_is_over():
     assert ended.maps == {"@": 1}
     with pytest.raises(RuntimeError, match="closed"):
         list(ended)
+
+
+@pytest.mark.parametrize("text, said", [
+    ('BEGIN { system("ls"); }', "use unsafe=True to allow it"), ("kprobe:0x1234 { }", "Probing by address requires unsafe=True"),
+    ("interval:s:9 { print(dw_ustack()); }", "Use pid= or command= to specify one"),
+    ("watchpoint:here:4:w { }", "or with pid= to a symbol of that process")])
+def test_advice_is_pythons(text, said):
+    """Not the command line's options."""
+    with pytest.raises((ScriptError, SourceError)) as caught:
+        Script(text).attach()
+    assert said in str(caught.value) and not re.search(r"(^|\s)--?[a-z]", str(caught.value))
 
 
 def test_a_script_is_attached_once():

@@ -5,6 +5,7 @@ helpers and kfuncs are the kernel functions that they are compiled to.
 """
 
 import fnmatch
+import sys
 
 from rawbpf.asm.instruction import decode
 from rawbpf.elf.image import ElfError
@@ -20,14 +21,21 @@ from .xlated import Names
 USAGE = """usage: rawbpf who FUNCTION
 
 FUNCTION: a function of the kernel; * and ? stand for any characters. Shown is what is attached to it (kprobes,
-fentry and fexit, one or many at once) and which programs call it as a helper or kfunc.
+fentry and fexit, one or many at once) and which programs call it as a helper or kfunc. The exit status is 1
+where there are none.
 """
 
 
 def show(session, words):
     pattern = words.next("name of a kernel function")
     words.end()
-    session.show(sorted(_found(pattern), key=lambda fields: (fields["function"], fields["how"], fields["prog_id"])), text)
+    found = sorted(_found(pattern), key=lambda fields: (fields["function"], fields["how"], fields["prog_id"]))
+    session.show(found, text)
+    if not found:
+        if session.json is None:
+            sys.stderr.write("no program is attached to %s or calls it\n" % pattern)
+        return 1
+    return 0
 
 
 def text(fields):

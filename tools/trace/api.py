@@ -19,6 +19,26 @@ from collections import deque
 from .session import IDLE, Session
 
 
+# What errors say of options, by what has the same meaning here.
+_OPTIONS = (("the --unsafe flag", "unsafe=True"), ("--unsafe", "unsafe=True"), ("Use -p, -c, or --dwarf-pid", "Use pid= or command="),
+            ("with -p to", "with pid= to"))
+
+
+def _in_python(error):
+    """Changes an error's advice from the command line's words to Python's."""
+    for each in getattr(error, "diagnostics", ()):          # of a ScriptError
+        each.message, each.hints[:] = _reworded(each.message), map(_reworded, each.hints)
+    if hasattr(error, "reason"):                            # a SourceError
+        error.reason = _reworded(error.reason)
+    error.args = tuple(_reworded(each) if isinstance(each, str) else each for each in error.args)
+
+
+def _reworded(text):
+    for option, argument in _OPTIONS:
+        text = text.replace(option, argument)
+    return text
+
+
 class _Collector:
     """A renderer that keeps the results."""
 
@@ -58,8 +78,9 @@ class Script:
             pid = self.process.pid if self.process is not None else None
             self.compiled = compile_script(text, name, [str(each) for each in arguments], pid=pid, unsafe=unsafe,
                                            cpid=pid if command is not None else None)
-        except BaseException:
+        except BaseException as error:
             self._close_process()
+            _in_python(error)
             raise
 
     def attach(self):
@@ -71,8 +92,9 @@ class Script:
         try:
             self._session.start()
             self._session.release()
-        except BaseException:
+        except BaseException as error:
             self._let_go()
+            _in_python(error)
             raise
         return self
 
