@@ -1,6 +1,7 @@
 """README's examples of scripts from Python run and give what is said there."""
 
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -44,4 +45,20 @@ def test_a_script_in_an_event_loop():
         ended.set()
         thread.join()
     assert done.returncode == 0, done.stderr
-    assert len(eval(done.stdout)) >= 3
+    assert len(eval(done.stdout)) == 3
+
+
+def test_the_functions_of_a_program(rawbpf, tmp_path):
+    """With the program that is named there, as it is made there."""
+    assert "`./fun`, from `gcc -o fun tests/fixtures/fun.c`" in README
+    subprocess.run(["gcc", "-o", tmp_path / "fun", Path(__file__).parents[1] / "fixtures" / "fun.c"], check=True)
+    command, _, shown = example("# rawbpf trace -q -c ./fun").partition("\n")
+    done = rawbpf(*shlex.split(command)[2:], cwd=tmp_path)
+    assert (done.stdout.split(), done.stderr) == (shown.split(), "")
+
+
+def test_a_stage_with_and_without_the_run(rawbpf):
+    """-d shows, and runs it as well; not with --dry-run."""
+    for more, ran in ((), True), (("--dry-run",), False):
+        done = rawbpf("trace", "-d", "asm", *more, "-e", 'BEGIN { printf("hi\\n"); exit() }')
+        assert "lock *(u64 *)(r1 +0) += r2" in done.stdout and ("hi" in done.stdout.splitlines()) == ran

@@ -56,8 +56,8 @@ class _Collector:
 
 
 class Script:
-    """A script, compiled; attach() or iteration runs it, once. `arguments` are $1, $2, ...; `pid` limits it to one
-    process, whose end is the script's; `command` is run and traced from its first instruction on, and its end is
+    """A script, compiled; attach() or iteration runs it, once. `arguments` are $1, $2, ...; `pid` limits
+    what sources.Target says to one process, whose end is the script's; `command` is run and traced from its first instruction on, and its end is
     the script's; `unsafe` allows system(), signal() and the like; `name` is what errors call the text.
 
     ScriptError when the text is wrong; ChildError when there is no such process or command; KernelError, SourceError
