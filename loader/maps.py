@@ -145,7 +145,9 @@ class Map(BpfObject):
             return "the map was made with F_RDONLY: only programs write it"
         if self.flags & F_WRONLY and (reads or "lookup" in what or what == "pop"):
             return "the map was made with F_WRONLY: only programs read it"
-        return "the map is frozen: only programs may still write it" if not reads and self._frozen() else ""
+        if reads or not self._frozen():
+            return ""
+        return "it is frozen already" if what == "freeze" else "the map is frozen: only programs may still write it"
 
     def _frozen(self):
         try:

@@ -286,6 +286,8 @@ def test_frozen_map():
                       lambda: array.memory()):
             with pytest.raises(KernelError, match="the map is frozen"):
                 write()
+        with pytest.raises(KernelError):
+            array.freeze()
         assert array.lookup(key(0)) == b"constant"
         with pytest.raises(KernelError, match="frozen"):
             array.mmap()
