@@ -60,7 +60,7 @@ def test_47_large_values_are_never_on_the_stack(rawbpf):
     """Four strings of 200 bytes as one key; a literal of 90 characters."""
     text = "x" * 90
     done = rawbpf("trace", "-q", "-e", "config = { max_strlen = 200 } tracepoint:syscalls:sys_enter_openat { @[str(args.filename), str(args.filename), "
-                  'str(args.filename), comm] = count(); } BEGIN { printf("%s\\n"); }' % text, "-c", "%s -c 'open(\"/etc/passwd\")'" % sys.executable)
+                  'str(args.filename), comm] = count(); } BEGIN { printf("%s\\n"); }' % text, "-c", "%s -c 'file = open(\"/etc/passwd\")'" % sys.executable)
     assert done.returncode == 0 and text in done.stdout, done.stderr
     assert "@[/etc/passwd, /etc/passwd, /etc/passwd, %s]: " % os.path.basename(sys.executable)[:15] in done.stdout
 
