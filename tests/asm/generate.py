@@ -18,7 +18,8 @@ MAPS = ("data", "out")
 
 
 def program(seed, size=12, variables=6, atomics=True, aliases=True):
-    """aliases: the stack is also reached through addresses that are computed or chosen when it runs (Linux 5.12)."""
+    """aliases: the stack is also reached through addresses that are computed or chosen when it runs (Linux 6.6:
+    before 5.12 that is refused, and 6.1 forgets what stands beside a part that is written so)."""
     return _Generator(random.Random(seed), size, variables, atomics, aliases).main()
 
 

@@ -57,21 +57,29 @@ def test_random_functions(cpu):
 
 def check_in_kernel(seeds, llvm=False):
     """Evaluator, our back end and, if asked, LLVM's: all three say the same."""
+    from rawbpf.loader import VerifierError
     from .kernel import Kernel, level
     if llvm:
         from rawbpf.tools.trace.llvm import code_of
-    kernel = Kernel()
+    kernel, passed_over = Kernel(), 0
     for seed in seeds:
         cpu = ("v1", "v2", "v3", "v4")[seed % level()]
         function = program(seed, size=4 + seed % 16, atomics=cpu in ("v3", "v4") and level() >= 3,
-                           aliases=level() >= 3)
+                           aliases=level() >= 4)
         result, memory = expected(seed, function)
         _, maps = world(seed)
         assert kernel.run(compile_function(function, cpu), maps) == (result, memory), (seed, cpu)
         if llvm:
             code, tables = code_of(function, cpu, apart=False)
-            assert kernel.run(code, maps, tables) == (result, memory), (seed, cpu, "LLVM")
+            try:
+                seen = kernel.run(code, maps, tables)
+            except VerifierError as error:      # of all the ways through what LLVM made of a loop
+                assert "too complex" in str(error), (seed, cpu, "LLVM", str(error))
+                passed_over += 1
+                continue
+            assert seen == (result, memory), (seed, cpu, "LLVM")
     kernel.close()
+    assert passed_over <= 1 + len(seeds) // 1000
 
 
 def seeds(otherwise):
