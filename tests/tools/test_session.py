@@ -85,6 +85,14 @@ def tracer_children(pid):
 
 # -- the shortest scripts
 
+def test_exit_needs_no_room_in_the_buffer(rawbpf):
+    script = r'config = { perf_rb_pages = 1; } BEGIN { for ($i : 0..3000) { printf("%d\n", $i); } exit(3); } interval:s:100 {}'
+    done = rawbpf("trace", "-e", script)
+    lines = done.stdout.split()
+    assert done.returncode == 3 and lines == [str(number) for number in range(len(lines))]
+    assert int(re.search("Total lost event count: ([0-9]+)", done.stderr).group(1)) == 3000 - len(lines)   # exit's is none
+
+
 def test_begin(rawbpf):
     done = rawbpf("trace", "-e", r'BEGIN { printf("hi\n"); exit(); }')
     assert (done.returncode, done.stdout, done.stderr) == (0, "hi\n\n\n", "Attached 1 probe\n")

@@ -27,6 +27,11 @@ from typing import NamedTuple, Optional
 from . import types
 
 
+# The kernel map of a script with an exit(): u64, not 0 from the first one on; u32, not 0 when its record found no room; then
+# its code.
+EXITING = "exiting"
+
+
 class KernelMap(NamedTuple):
     """A BPF map to create; `name` is what the programs' MapRefs say. `max_entries` 0: one a possible
     CPU (perf_event_array). `content`: the values of an array's first elements, set before programs run; a callable is

@@ -10,7 +10,7 @@ code generator.
 import os
 
 from . import ast, builtins, maps, point_texts, scratch, types
-from .compiled import Compiled, CompiledProgram, KernelMap, Loss
+from .compiled import EXITING, Compiled, CompiledProgram, KernelMap, Loss
 from .config import Config, ConfigError
 from .diagnostics import Diagnostics, ScriptError, format_all
 from .machine import Machine
@@ -69,7 +69,7 @@ class Compiler:
         self.zeros = 0
         self.scratch_size = {}
         self.extra_maps = {}
-        self.ending = False             # intervals look at the map `exiting`, which exit() sets
+        self.ending = False             # intervals look at the map EXITING, which exit() sets
         self.point_texts = point_texts.PointTexts()
         self.defaults = False           # a map of which nothing else is known holds integers
         self._warned = set()
@@ -332,11 +332,12 @@ class Compiler:
 
     def _plan_exit(self, units):
         """After exit() no interval comes: until the session has heard of it, its programs end at once."""
-        self.ending = any(unit.point.own for unit in units) and any(
-            getattr(builtins.lookup(node.name), "ends", False) for unit in units for node in unit.probe.block.walk()
-            if isinstance(node, ast.Call))
-        if self.ending:
-            self.add_kernel_map(KernelMap("exiting", "array", 4, 8, 1))
+        exits = any(getattr(builtins.lookup(node.name), "ends", False) for unit in units
+                    for part in (unit.probe.predicate, unit.probe.block) if part is not None
+                    for node in part.walk() if isinstance(node, ast.Call))
+        self.ending = exits and any(unit.point.own for unit in units)
+        if exits:
+            self.add_kernel_map(KernelMap(EXITING, "array", 4, 16, 1, self.machine.mmapable))
 
     def add_kernel_map(self, map):
         self.extra_maps[map.name] = map

@@ -10,6 +10,7 @@ with the code around them live in a frame on the stack, whose address the callba
 from rawbpf.asm import ir
 
 from . import ast, builtins, strings, types
+from .compiled import EXITING
 from .diagnostics import ScriptError
 from .folding import loop_by_callback
 from .lower_expr import ExpressionCode
@@ -63,7 +64,7 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
             f.branch("==", guard, 0, self.exit, going)
             f.position(going)
         if self.script.ending and all(point.own for point in self.unit.points):
-            f.branch("!=", f.load(f.map_value("exiting", 0), 0, 8), 0, self.exit, early)
+            f.branch("!=", f.load(f.map_value(EXITING, 0), 0, 8), 0, self.exit, early)
         else:
             f.jump(early)
         f.position(start)

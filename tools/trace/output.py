@@ -33,9 +33,9 @@ class OutputCode:
             script.event_numbers[key] = event
         return event
 
-    def send(self, event, write, urgent=False):
+    def send(self, event, write, urgent=False, no_room=None):
         """Code that sends a record; `write(record)` fills its fields, `record` a Place. `urgent`: wake the
-        reader at once."""
+        reader at once. `no_room()`: code for a record that found no room and is not to be counted as lost."""
         f, script = self.f, self.script
         if script.output != "ringbuf":
             record = self.scratch.place(None, event.size)
@@ -55,7 +55,10 @@ class OutputCode:
             f.call("bpf_ringbuf_submit", base, FORCE_WAKEUP if urgent else NO_WAKEUP)
             f.jump(done)
         f.position(lost)
-        self.count_loss("output")
+        if no_room is None:
+            self.count_loss("output")
+        else:
+            no_room()
         f.jump(done)
         f.position(done)
 

@@ -14,11 +14,12 @@ detaches and frees everything when the process is gone, however it went.
 
 import os
 import select
+import struct
 import sys
 import time
 
 from . import results
-from .compiled import Loss
+from .compiled import EXITING, Loss
 from .reader import open_reader
 from .writer import ClosedPipe
 
@@ -63,7 +64,7 @@ class Session:
         self._delay = BUSY
         self._lost = {}
         self._losses_at = 0.0
-        self._lost_memory = None     # the counters, mapped
+        self._memory = {}            # the values of kernel maps that are looked at often, mapped
         self.dwarf_pids = ()         # further processes for dw_ustack()
         self.unwinder = None         # unwinder.Unwinder, where the script has a dw_ustack()
         if host is None:
@@ -236,6 +237,7 @@ class Session:
             if now >= self._losses_at:
                 self._losses_at = now + LOSS_INTERVAL
                 self.report_losses()
+                self._hear_exit()
             self.host.settle()
             if self.unwinder is not None:
                 self.unwinder.settle()
@@ -281,6 +283,7 @@ class Session:
         """Handle records until there are none."""
         while self.consume():
             pass
+        self._hear_exit()
 
     # -- what actions of events call
 
@@ -294,6 +297,16 @@ class Session:
         # an iterator is read to its end all the same
         self.exiting = not any(program.when == "iter" for program, _ in self.programs)
         self.running = False
+
+    def _hear_exit(self):
+        """Whether an exit() found no room for its record. What is in the buffer came before it, and is handled."""
+        if EXITING not in self.maps:
+            return
+        exiting, unheard, code = struct.unpack("=QIi", self._look(EXITING, 16))
+        if unheard:
+            self.maps[EXITING].update(bytes(4), struct.pack("=QII", exiting, 0, 0))
+            self.exit_code = code
+            self.running = False
 
     def map_result(self, info, top=0, div=0):
         """A script map as it is now, as a results.MapResult."""
@@ -339,10 +352,15 @@ class Session:
         lost = self.maps.get("lost")
         if lost is None:
             return []
-        # By memory where it can be: the kernel passes over programs on a CPU whose task is in a map operation.
-        if self._lost_memory is None and lost.flags & F_MMAPABLE:
-            self._lost_memory = lost.memory()
-        return self.compiled.read_losses(self._lost_memory or lost.lookup(bytes(4)))
+        return self.compiled.read_losses(self._look("lost", lost.value_size))
+
+    def _look(self, name, size):
+        """The value of a kernel map of one value. By memory where it can be: the kernel passes over programs on a CPU whose
+        task is in a map operation."""
+        map = self.maps[name]
+        if name not in self._memory and map.flags & F_MMAPABLE:
+            self._memory[name] = map.memory()
+        return self._memory[name][:size] if name in self._memory else map.lookup(bytes(4))
 
     def report_missed(self):
         """Emit how often the kernel passed over a program: when a CPU is in a BPF program or map operation
@@ -411,9 +429,9 @@ class Session:
         for _, program in self.programs:
             program.close()
         self.programs = []
-        if self._lost_memory is not None:
-            self._lost_memory.close()
-            self._lost_memory = None
+        for memory in self._memory.values():
+            memory.close()
+        self._memory = {}
         if self._reader is not None:
             self._reader.close()
             self._reader = None

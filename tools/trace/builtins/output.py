@@ -1,5 +1,6 @@
 """What goes out: printf, print, join, system, cat, exit, errorf, warnf, debugf."""
 from .. import ast, results, types
+from ..compiled import EXITING
 from ..format import Format, FormatError
 from ..place import Place
 from ..written import type_text
@@ -159,9 +160,17 @@ class _Exit(Builtin):
         def action(session, values):
             session.exit(values[0])
         event = b.event(call, "exit", [types.INT32], action)
+        f = b.f
         if b.script.ending:
-            b.f.store(b.f.map_value("exiting", 0), 0, 1, 8)
-        b.send_values(call, event, [call.arguments[0] if call.arguments else 0], urgent=True)
+            f.store(f.map_value(EXITING, 0), 0, 1, 8)
+        code = f.copy(b.convert(b.value(call.arguments[0]), call.arguments[0].type, types.INT32)) if call.arguments else 0
+
+        def no_room():
+            """The end must come even so: the session looks here."""
+            state = f.map_value(EXITING, 0)
+            f.store(state, 12, code, 4)
+            f.store(state, 8, 1, 4)
+        b.send(event, lambda record: f.store(record.base, record.off + event.fields[0][0], code, 4), True, no_room)
         b.f.jump(b.leave)
 
 
