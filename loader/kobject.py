@@ -46,18 +46,28 @@ class KernelObject:
 
     def fileno(self):
         if self.fd < 0:
-            raise ValueError("this %s is closed" % type(self).__name__ if self.fd != _LOST else
-                             "this %s is the parent process's: a child opens what it needs by id or by pin" %
-                             type(self).__name__)
+            self.check(type(self).__name__)
         return self.fd
+
+    def check(self, name):
+        """ValueError when it is closed or the parent process's; `name`: what to call it."""
+        if self.fd < 0:
+            raise ValueError("this %s is closed" % name if self.fd != _LOST else
+                             "this %s is the parent process's: a child opens what it needs by id or by pin" % name)
+
+    def __reduce_ex__(self, protocol):
+        # a second object with the same number would one day close a descriptor that is another's
+        raise TypeError("a %s is a descriptor of this process: it can be neither copied nor pickled; os.dup() and "
+                        "from_fd() make another" % type(self).__name__)
 
     @property
     def closed(self):
         return self.fd < 0
 
     def close(self):
-        fd, self.fd = self.fd, -1
+        fd = self.fd
         if fd >= 0:
+            self.fd = -1
             os.close(fd)
 
     def _forget(self):

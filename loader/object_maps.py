@@ -40,9 +40,9 @@ class ObjectMap:
     the name of the only program that may use it (6.18+). `map` is then the loader's Map, which has the raw operations.
 
     With BTF it is a mapping of Python values: m[key], m[key] = value, del, in, items(). A ring or perf
-    buffer is iterated (`for`, `async for`) for its records without end, decoded by `record_type` (the name of a type of the
+    buffer is iterated (`for`, `async for`) for its records without end (those not asked for stay), decoded by `record_type` (the name of a type of the
     object, "struct event", or its elf.types.Type) when that is set or the map says its value type, else
-    as bytes.
+    as bytes, as are records that are shorter than their type.
     """
 
     def __init__(self, owner, definition):
@@ -59,7 +59,7 @@ class ObjectMap:
             self.pin_path = os.path.join(owner.pin_root, definition.name)
         self.autocreate = self.autoattach = True
         self.record_type = self.exclusive_program = None
-        self.map = self._typed = self._reader = None
+        self.map = self._typed = self._reader = self._made_with = None
 
     def reuse(self, map):
         """Takes an existing Map (or what has a descriptor) in place of a new one; it stays the caller's."""
@@ -240,56 +240,71 @@ class ObjectMap:
     def __iter__(self):
         if self.type not in ("ringbuf", "perf_event_array"):
             return iter(self.typed)
-        return map(self.record_codec().decode, self.reader())
+        return map(self._record_decoder(), self.reader())
 
     async def __aiter__(self):
         """The records of a ring or perf buffer for `async for`, waited for in the running event loop."""
-        decode = self.record_codec().decode
+        decode = self._record_decoder()
         async for record in self.reader():
             yield decode(record)
 
     def reader(self, **options):
-        """The RingBuffer or PerfBuffer of this map, made once."""
-        if self._reader is None or self.type == "user_ringbuf":
+        """The RingBuffer or PerfBuffer of this map, made once (and again when that was closed); `options` are
+        PerfBuffer's, for the first call: TypeError when there is one that was made with others."""
+        if self._reader is not None and self._reader.closed:
+            self._reader = self._made_with = None
+        if self._reader is not None and options and options != self._made_with:
+            raise TypeError("the reader of map %s is there already, made with %s: close() it to have another" % (
+                self.name, self._made_with or "no options"))
+        if self._reader is None:
             if self.type == "ringbuf":
                 from .ringbuf import RingBuffer as Reader
             elif self.type == "perf_event_array":
                 from .perfbuf import PerfBuffer as Reader
             else:
                 raise ObjectError("map %s: a %s map has no records to read" % (self.name, self.type))
-            self._reader = Reader(self._loaded(), **options)
+            self._reader, self._made_with = Reader(self._loaded(), **options), options
         return self._reader
 
     def writer(self):
         """The UserRingBuffer of this map (6.1+), made once: its write(bytes) adds a record, which a program drains."""
         if self.type != "user_ringbuf":
             raise ObjectError("map %s: a %s map takes no records" % (self.name, self.type))
-        if self._reader is None:
+        if self._reader is None or self._reader.closed:
             from .userring import UserRingBuffer
             self._reader = UserRingBuffer(self._loaded())
         return self._reader
 
     def records(self, timeout=0):
-        """The records that are there, as a list; waits up to `timeout` seconds for the first."""
-        reader = self.reader()
+        """The records that are there, as a list; waits up to `timeout` seconds for the first. One that is shorter
+        than the type of the records is given as bytes."""
+        reader, decode = self.reader(), self._record_decoder()
         if timeout:
             reader.wait(timeout)
-        return list(map(self.record_codec().decode, reader.records()))
+        return list(map(decode, reader.records()))
+
+    def _record_decoder(self):
+        """What makes a value of a record; a short one has not all of its members, which nobody must invent."""
+        decode, needed = self.record_codec().decode, _needed(self._record_type())
+        return lambda data: decode(data) if len(data) >= needed else data
 
     def record_codec(self):
+        wanted = self._record_type()
+        return codec(0) if wanted is None else value_codec(wanted, "map " + self.name)
+
+    def _record_type(self):
+        """The elf.types.Type of the records, or None."""
         wanted = self.record_type
         if wanted is None and self.definition.value_type and self._says_records():
-            wanted = self._owner.file.btf.type(self.definition.value_type)
-        if wanted is None:
-            return codec(0)
-        if isinstance(wanted, str):
-            kind, _, name = wanted.rpartition(" ")
-            btf = self._owner.file.btf
-            found = btf.find(name, kind or None) if btf is not None else None
-            if found is None:
-                raise ObjectError("map %s: the object's BTF has no %s" % (self.name, wanted))
-            wanted = found
-        return value_codec(wanted, "map " + self.name)
+            return self._owner.file.btf.type(self.definition.value_type)
+        if not isinstance(wanted, str):
+            return wanted
+        kind, _, name = wanted.rpartition(" ")
+        btf = self._owner.file.btf
+        found = btf.find(name, kind or None) if btf is not None else None
+        if found is None:
+            raise ObjectError("map %s: the object's BTF has no %s" % (self.name, wanted))
+        return found
 
     def _says_records(self):
         """Is the value type that of the records? The u32 of a perf_event_array is a descriptor's."""
@@ -300,6 +315,16 @@ class ObjectMap:
         return "<ObjectMap %s %s key=%d value=%d max_entries=%d%s>" % (
             self.type, self.name, self.key_size, self.value_size, self.max_entries,
             "" if self.map is None else " fd=%d" % self.map.fd)
+
+
+def _needed(type):
+    """Bytes of a record that has all members of a type: padding at the end may be missing."""
+    from rawbpf.elf import types
+    type = types.strip(type) if type is not None else None
+    if not isinstance(type, types.Struct):
+        return 0 if type is None else type.size
+    return max([field.offset + (field.type.size if field.bit_size is None else
+                                field.bit_offset + field.bit_size + 7 >> 3) for field in type.fields], default=0)
 
 
 def _ring_size(wanted):

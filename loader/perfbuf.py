@@ -17,16 +17,18 @@ from . import kernel, syscalls
 from .errors import KernelError, refused
 from .kobject import KernelObject, own
 from .perf import PerfEvent, bpf_output
-from .reader import Reader
-from .ringbuf import load_barrier, run_length
+from .reader import Reader, Stream, load_barrier
+from .ringbuf import run_length
 
 RECORD_LOST, RECORD_SAMPLE = 2, 9
 _DATA = 12                      # bytes before the data of a sample
 _HEAD, _TAIL = 1024 // 8, 1032 // 8
 
 
-class _CpuBuffer:
+class _CpuBuffer(Stream):
     """The buffer of one CPU."""
+
+    _LEAD = _DATA
 
     def __init__(self, event, cpu, pages):
         self.event, self.cpu = event, cpu
@@ -35,40 +37,43 @@ class _CpuBuffer:
         self._map = mmap.mmap(event.fileno(), page + self.size, mmap.MAP_SHARED,
                               mmap.PROT_READ | mmap.PROT_WRITE)
         whole = memoryview(self._map)
-        self._meta = whole[:page].cast("Q")
-        self._data = whole[page:].toreadonly()
-        self._words = self._data.cast("Q")
+        meta = whole[:page].cast("Q")
+        self._head, self._tail = meta[_HEAD:_HEAD + 1], meta[_TAIL:_TAIL + 1]
+        self._memory = whole[page:].toreadonly()
+        self._words = self._memory.cast("Q")
         self.lost = 0
 
-    def consume(self, handler, limit=None):
-        """As PerfBuffer.consume, for this CPU."""
-        total = 0
-        end, position = self._meta[_HEAD], self._meta[_TAIL]
-        while position < end and (limit is None or total < limit):
-            load_barrier()
-            room = None if limit is None else limit - total
-            memory, runs, count, following = self._runs(position, end, room)
-            if runs:
-                handler(memory, runs)
-            position = self._meta[_TAIL] = following
-            total += count
-        return total
+    @property
+    def closed(self):
+        return self.event.fd < 0
+
+    def _count(self, passed):
+        self.lost += passed
+
+    def _between(self, position, end):
+        lost = 0
+        while position < end:
+            at = position % self.size >> 3
+            if self._words[at] & 0xffffffff == RECORD_LOST:
+                lost += self._words[at + 2]
+            position += self._words[at] >> 48
+        return lost
 
     def _runs(self, position, end, room):
-        """(memory, runs, records, position after them): either the records up to the end of the ring
-        or one record that wraps around it, copied together."""
+        """See Stream: either the records up to the end of the ring or one record that wraps around it, copied
+        together."""
         words, size = self._words, self.size
         base = position & -size
         # A record that reaches over the end, or so near it that a whole stride from its data on
         # would, is copied: `last` is where the others must end.
         stop, last = min(end, base + size), base + size - _DATA
         batch = min(stop, position + max(size >> 2, 1 << 16))
-        runs, total = [], 0
+        runs, total, lost = [], 0, 0
         while position < batch:
             header = words[position - base >> 3]
             kind, stride = header & 0xffffffff, header >> 48
             if position + stride > last:
-                if runs:
+                if runs or lost:
                     break
                 return self._copied(position, stride, kind)
             if kind == RECORD_SAMPLE:
@@ -87,41 +92,40 @@ class _CpuBuffer:
                     break
             else:
                 if kind == RECORD_LOST:
-                    self.lost += words[(position - base >> 3) + 2]
+                    lost += words[(position - base >> 3) + 2]
                 position += stride
-        return self._data, runs, total, position
+        return self._memory, runs, total, lost, position
 
     def _copied(self, position, stride, kind):
         at = position % self.size
         first = min(stride, self.size - at)
-        copy = (bytes(self._data[at:at + first]) + bytes(self._data[:stride - first]) +
+        copy = (bytes(self._memory[at:at + first]) + bytes(self._memory[:stride - first]) +
                 bytes(_DATA))
-        if kind == RECORD_LOST:
-            self.lost += struct.unpack_from("=Q", copy, 16)[0]
+        lost = struct.unpack_from("=Q", copy, 16)[0] if kind == RECORD_LOST else 0
         if kind != RECORD_SAMPLE:
-            return self._data, [], 0, position + stride
-        return memoryview(copy), [(_DATA, 1, stride, stride - _DATA)], 1, position + stride
+            return self._memory, [], 0, lost, position + stride
+        return memoryview(copy), [(_DATA, 1, stride, stride - _DATA)], 1, 0, position + stride
 
     def headed(self):
         """(type, body) of each record that is there now, copied: what follows the 8 bytes of its header."""
-        end, position = self._meta[_HEAD], self._meta[_TAIL]
+        end, position = self._head[0], self._tail[0]
         load_barrier()
         while position < end:
             at = position % self.size
             header = self._words[at >> 3]
             stride = header >> 48
             first = min(stride, self.size - at)
-            copy = bytes(self._data[at:at + first]) + bytes(self._data[:stride - first])
-            position = self._meta[_TAIL] = position + stride
+            copy = bytes(self._memory[at:at + first]) + bytes(self._memory[:stride - first])
+            position = self._tail[0] = position + stride
             yield header & 0xffffffff, copy[8:]
 
     def available(self):
-        return self._meta[_HEAD] - self._meta[_TAIL]
+        return self._head[0] - self._tail[0]
 
     def close(self):
         self.event.close()
         try:
-            for view in (self._words, self._data, self._meta):
+            for view in (self._words, self._memory, self._head, self._tail):
                 view.release()
             self._map.close()
         except BufferError:
@@ -168,6 +172,7 @@ class PerfBuffer(Reader):
         self._poll.register(event.fd, select.EPOLLIN)
 
     def fileno(self):
+        self._usable()
         return self._poll.fileno()
 
     @property
@@ -179,16 +184,23 @@ class PerfBuffer(Reader):
 
     def available(self):
         """Bytes written and not yet consumed on all CPUs, headers included."""
+        self._usable()
         return sum(buffer.available() for buffer in self._buffers)
 
     def consume(self, handler, limit=None):
         """Hands over what is in the buffers at this moment, CPU by CPU; how many records."""
+        self._usable()
         total = 0
         for buffer in self._buffers:
             if limit is not None and total >= limit:
                 break
             total += buffer.consume(handler, None if limit is None else limit - total)
         return total
+
+    def each(self):
+        """Each record that is there now as bytes; see Stream."""
+        for buffer in self._buffers:
+            yield from buffer.each()
 
     def events(self):
         """Of a buffer with time=True: (CPU, nanoseconds of the kernel's clock, data) of each record that is
@@ -209,8 +221,6 @@ class PerfBuffer(Reader):
             buffer.close()
         self._poll.close()
         self._object.close()
-
-    _forget = close
 
     def __enter__(self):
         return self

@@ -3,16 +3,106 @@
 The fast way to read is consume() with a handler that takes runs of records; this is the convenient one.
 """
 
+import os
 import select
 import time
+
+from . import kernel
+from .kobject import KernelObject
 
 # A program may leave out the wake-up (BPF_RB_NO_WAKEUP) and leave it to us to look now and then.
 _LOOK_AGAIN = 0.1
 _BUSY = 0.0005          # until a record that is being written is complete
 
 
+if kernel.arch() == "x86_64":           # loads are not reordered with loads
+    def load_barrier():
+        """Loads after it see what was written before what the loads before it saw."""
+else:
+    import _thread
+    _fence = _thread.allocate_lock()
+
+    def load_barrier():
+        """Loads after it see what was written before what the loads before it saw: POSIX has lock
+        operations synchronise memory."""
+        with _fence:
+            pass
+        with _fence:
+            pass
+
+
+class Stream:
+    """Records in a ring of memory, from the position at _tail[0] (ours to advance) to that at _head[0].
+
+    Needs `size`; _memory, the ring; _LEAD, the bytes of a record before its data; `closed`; _runs(position, end,
+    room) -> (memory, runs, records in them, what was passed over between them, position after them), where runs of
+    records that must be copied have a memory of their own; _between(position, end), what is passed over there;
+    _count(number of what was passed over)."""
+
+    def consume(self, handler, limit=None):
+        """Hands over what is in the ring at this moment, at most about `limit` records; how many. What was passed
+        over counts once the handler has returned: a batch that comes again is not counted again."""
+        total = 0
+        # Each position is one aligned 8-byte load or store.
+        end, position = self._head[0], self._tail[0]
+        while position < end and (limit is None or total < limit):
+            load_barrier()
+            memory, runs, count, passed, following = self._runs(position, end,
+                                                                None if limit is None else limit - total)
+            if following == position:     # the next record is still being written
+                break
+            if runs:
+                load_barrier()
+                handler(memory, runs)
+                if self.closed:           # by the handler: there is no position to advance
+                    return total + count
+            position = self._tail[0] = following
+            if passed:
+                self._count(passed)
+            total += count
+        return total
+
+    def each(self):
+        """Each record that is there now as bytes; its room is given back when it is handed out and not before, so
+        that those which nobody asks for stay."""
+        end, position = self._head[0], self._tail[0]
+        while position < end:
+            load_barrier()
+            memory, runs, _, passed, following = self._runs(position, end, None)
+            if following == position:
+                return
+            load_barrier()
+            base = position - self._LEAD - (position % self.size if memory is self._memory else 0)
+            for offset, count, stride, length in runs:
+                for at in range(offset, offset + count * stride, stride):
+                    if base + at != position:
+                        gone = self._between(position, base + at)
+                        self._count(gone)
+                        passed -= gone
+                    record = bytes(memory[at:at + length])
+                    position = self._tail[0] = base + at + stride
+                    yield record
+                    if self.closed or self._tail[0] != position:        # somebody else read on
+                        return
+            self._count(passed)
+            position = self._tail[0] = following
+
+
 class Reader:
-    """Needs fileno(), consume(handler, limit) and available()."""
+    """Needs _object, fileno(), consume(handler, limit), each() and available()."""
+
+    @property
+    def closed(self):
+        return self._object.fd < 0
+
+    def _usable(self):
+        """ValueError when it has been closed, or is the parent process's."""
+        self._object.check(type(self).__name__)
+
+    def _forget(self):
+        """In a forked child."""
+        self._object._forget()
+        self.close()
 
     def wait(self, timeout=None):
         """Waits until there are records, at most `timeout` seconds -> whether there are."""
@@ -50,31 +140,38 @@ class Reader:
         return kept
 
     def __iter__(self):
-        """Each record as bytes, waiting for more without end."""
+        """Each record as bytes, waiting for more without end. What is not asked for stays in the buffer."""
         while True:
             self.wait()
-            batch = self.records()
-            if not batch:
+            record = None
+            for record in self.each():
+                yield record
+            if record is None:
                 time.sleep(_BUSY)
-            yield from batch
 
     async def __aiter__(self):
         """As __iter__, for `async for`: waits in the running event loop."""
         import asyncio
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
-        loop.add_reader(self.fileno(), ready.set)
-        try:
-            while True:
-                batch = self.records()
-                for record in batch:
-                    yield record
-                if not batch:
+        # A descriptor of its own: event loops know one reader for each, and this may end after the close.
+        with KernelObject(os.dup(self.fileno())) as waiting:
+            loop.add_reader(waiting.fd, ready.set)
+            try:
+                while True:
+                    self._usable()
+                    record = None
+                    for record in self.each():
+                        yield record
+                    if record is not None:
+                        await asyncio.sleep(0)
+                        continue
                     # level-triggered: set as long as there are records
                     ready.clear()
                     try:
                         await asyncio.wait_for(ready.wait(), _LOOK_AGAIN)
                     except asyncio.TimeoutError:
                         continue
-        finally:
-            loop.remove_reader(self.fileno())
+            finally:
+                if waiting.fd >= 0:
+                    loop.remove_reader(waiting.fd)

@@ -15,32 +15,16 @@ import mmap
 import os
 import sys
 
-from . import kernel, syscalls
+from . import syscalls
 from .errors import KernelError, refused
 from .kobject import KernelObject, own
-from .reader import Reader
+from .reader import Reader, Stream
 from .uapi import F_RB_OVERWRITE
 
 BUSY, DISCARD = 1 << 31, 1 << 30
 _LENGTH = DISCARD - 1
 _HEADER = 8
 _FIRST_GUESS, _LAST_GUESS = 16, 8192    # records compared at once, growing
-
-
-if kernel.arch() == "x86_64":           # loads are not reordered with loads
-    def load_barrier():
-        """Loads after it see what was written before what the loads before it saw."""
-else:
-    import _thread
-    _fence = _thread.allocate_lock()
-
-    def load_barrier():
-        """Loads after it see what was written before what the loads before it saw: POSIX has lock
-        operations synchronise memory."""
-        with _fence:
-            pass
-        with _fence:
-            pass
 
 
 def run_length(words, first, stride, header, limit):
@@ -65,7 +49,7 @@ def run_length(words, first, stride, header, limit):
     return count
 
 
-class RingBuffer(Reader):
+class RingBuffer(Stream, Reader):
     """The consumer of one ring buffer map. There can be only one at a time.
 
     `consume(handler)` calls handler(memory, runs) for what is there now. `memory` is a memoryview of
@@ -81,6 +65,8 @@ class RingBuffer(Reader):
     `fileno()` is readable when there are records (for select, epoll); `for record in ring` and
     `async for record in ring` give bytes, see Reader.
     """
+
+    _LEAD = _HEADER
 
     def __init__(self, map):
         self.size = size = map.max_entries
@@ -99,9 +85,9 @@ class RingBuffer(Reader):
         except OSError as error:
             self._object.close()
             raise refused("mapping of ring buffer %s" % map.name, error) from None
-        self._consumer = memoryview(self._consumer_map).cast("Q")
+        self._tail = memoryview(self._consumer_map).cast("Q")
         whole = memoryview(self._data_map)
-        self._producer = whole[:page].cast("Q")
+        self._head = whole[:page].cast("Q")
         self._memory = whole[page:]
         self._words = self._memory.cast("I")
         # Room is given back after this many bytes, so that the kernel can write while we read.
@@ -110,34 +96,34 @@ class RingBuffer(Reader):
         self.discarded = 0        # records that the program gave up, passed over so far
 
     def fileno(self):
-        return self._object.fileno()
+        self._usable()
+        return self._object.fd
 
     def available(self):
         """Bytes written and not yet consumed, headers included."""
-        return self._producer[0] - self._consumer[0]
+        self._usable()
+        return self._head[0] - self._tail[0]
 
     def consume(self, handler, limit=None):
         """Hands over what is in the ring at this moment, at most about `limit` records; how many."""
-        total = 0
-        # Each position is one aligned 8-byte load or store.
-        end, position = self._producer[0], self._consumer[0]
-        while position < end and (limit is None or total < limit):
-            room = None if limit is None else limit - total
-            runs, count, following = self._runs(position, min(end, position + self._batch), room)
-            if following == position:     # the next record is still being written
-                break
-            if runs:
-                load_barrier()
-                handler(self._memory, runs)
-            position = self._consumer[0] = following
-            total += count
-        return total
+        self._usable()
+        return Stream.consume(self, handler, limit)
+
+    def _count(self, passed):
+        self.discarded += passed
+
+    def _between(self, position, end):
+        count = 0
+        while position < end:
+            position += (self._words[position % self.size >> 2] & _LENGTH) + _HEADER + 7 & -8
+            count += 1
+        return count
 
     def _runs(self, position, end, room):
-        """Runs of complete records from position on: (runs, records in them, position after them)."""
+        """Runs of complete records from position on: see Stream."""
         words, mask = self._words, self.size - 1
-        runs, total = [], 0
-        load_barrier()
+        runs, total, discarded = [], 0, 0
+        end = min(end, position + self._batch)
         while position < end:
             at = position & mask
             header = words[at >> 2]
@@ -146,7 +132,7 @@ class RingBuffer(Reader):
                 if header & BUSY:
                     break
                 position += stride
-                self.discarded += 1
+                discarded += 1
                 continue
             count = 1
             if position + stride < end and words[at + stride >> 2] == header:
@@ -160,19 +146,17 @@ class RingBuffer(Reader):
             position += count * stride
             if total == room:
                 break
-        return runs, total, position
+        return self._memory, runs, total, discarded, position
 
     def close(self):
         self._object.close()
         try:
-            for view in (self._words, self._memory, self._producer, self._consumer):
+            for view in (self._words, self._memory, self._head, self._tail):
                 view.release()
             self._data_map.close()
             self._consumer_map.close()
         except BufferError:
             return                # a handler kept a view: the mapping goes with it
-
-    _forget = close
 
     def __enter__(self):
         return self

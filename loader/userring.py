@@ -37,10 +37,12 @@ class UserRingBuffer:
 
     def fileno(self):
         """Writable (select) when there is room."""
-        return self._object.fileno()
+        self._object.check(type(self).__name__)
+        return self._object.fd
 
     def free(self):
         """Bytes that are free, headers included."""
+        self._object.check(type(self).__name__)
         return self.size - (self._producer[0] - self._consumer[0])
 
     def write(self, record):
@@ -72,7 +74,10 @@ class UserRingBuffer:
         self._data_map.close()
         self._consumer_map.close()
 
-    _forget = close
+    def _forget(self):
+        """In a forked child."""
+        self._object._forget()
+        self.close()
 
     def __enter__(self):
         return self
@@ -85,4 +90,4 @@ if kernel.arch() == "x86_64":             # stores are not reordered with stores
     def _store_barrier():
         """What was stored before it is seen before what is stored after it."""
 else:
-    from .ringbuf import load_barrier as _store_barrier
+    from .reader import load_barrier as _store_barrier

@@ -99,6 +99,23 @@ def test_records_awaited(obj, name):
     assert asyncio.run(asyncio.wait_for(first(), 10)) == {"pid": 7, "comm": "abc", "ts": 9}
 
 
+@pytest.mark.kernel(since="5.8")
+def test_records_that_are_short(obj):
+    """One without all members of its type comes as bytes, nothing invented; a closed reader is made anew."""
+    ring, run = obj.maps["ring"], obj.programs["classify"].program.test_run
+    ring.reader().close()
+    ring.records()
+    event = struct.pack("=I16s4xQ", 7, b"abc", 9)
+    for record_type, shown in (("struct row", event), (None, {"pid": 7, "comm": "abc", "ts": 9}),
+                               ("struct prefix", {"prefixlen": 7, "addr": list(b"abc\0")})):
+        ring.record_type = record_type
+        run(bytes(60))
+        assert ring.records() == [shown]
+    ring.record_type = None
+    with pytest.raises(TypeError, match="made with no options: close"):
+        ring.reader(pages=8)
+
+
 @pytest.mark.kernel(since="5.9")
 def test_interfaces_by_name():
     def body():

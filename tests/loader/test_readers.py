@@ -14,7 +14,7 @@ import pytest
 from rawbpf.loader import KernelError, Map, PerfBuffer, Program, RingBuffer
 from rawbpf.loader.kernel import online_cpus
 from rawbpf.loader.userring import UserRingBuffer
-from tests.loader.code import emitter, size_of
+from tests.loader.code import discarder, emitter, size_of
 from tests.loader.test_rings import PACKET, Collector, counters, make, state_map
 
 
@@ -78,6 +78,92 @@ def test_asyncio(kind):
         return got
     with reader:
         assert sorted(asyncio.run(main())) == list(range(10))
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("kind", ["ring", "perf"])
+def test_records_nobody_asked_for_stay(kind):
+    """A loop that ends early, plain or asynchronous, takes what it was given and no more; a reader may be closed
+    inside its loop, in the handler and while another thread waits."""
+    _, reader, program = setup(kind)
+    number = lambda record: struct.unpack_from("=Q", record)[0]       # noqa: E731
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {online_cpus()[0]})
+    complaints = []
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async for record in reader:
+            assert number(record) == 2
+            break
+        waiting = asyncio.ensure_future(reader.__aiter__().__anext__())
+        await asyncio.sleep(0)
+        assert number(await waiting) == 3
+        with reader:
+            async for record in reader:
+                assert number(record) == 4
+                break
+        await asyncio.sleep(0.01)
+    try:
+        program.test_run(PACKET, repeat=10)
+        walk = iter(reader)
+        assert [number(next(walk)), number(next(walk))] == [0, 1]
+        asyncio.run(main())
+        assert not complaints
+    finally:
+        os.sched_setaffinity(0, before)
+    for use in (reader.records, reader.available, reader.fileno, lambda: next(iter(reader))):
+        with pytest.raises(ValueError, match="this (Ring|Perf)Buffer is closed"):
+            use()
+
+
+@pytest.mark.kernel
+def test_what_was_not_read_is_there_for_the_next():
+    state, ring = state_map(), Map.create("ringbuf", 0, 0, 1 << 12)
+    program = Program.load("socket_filter", discarder(state, ring))
+    program.test_run(PACKET, repeat=12)          # each fourth is given up
+    with RingBuffer(ring) as reader:
+        for _, record in zip(range(4), reader):
+            last = record
+        assert (struct.unpack_from("=Q", last)[0], reader.discarded) == (4, 1)
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                reader.consume(lambda memory, runs: 1 // 0)
+        assert reader.discarded == 1
+        assert [struct.unpack_from("=Q", record)[0] for record in reader.records()] == [5, 6, 8, 9, 10]
+        assert (reader.discarded, reader.available()) == (3, 0)
+        program.test_run(PACKET, repeat=2)
+        assert reader.consume(lambda memory, runs: reader.close()) == 2
+
+
+@pytest.mark.kernel
+def test_a_loss_is_counted_once():
+    state, (output, reader) = state_map(), make("perf", 1 << 12)
+    program = Program.load("socket_filter", emitter(state, output, True, False, 100))
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {online_cpus()[0]})
+    try:
+        with reader:
+            program.test_run(PACKET, repeat=100)
+            got = len(reader.records())
+            program.test_run(PACKET, repeat=1)
+            for _ in range(3):
+                with pytest.raises(ZeroDivisionError):
+                    reader.consume(lambda memory, runs: 1 // 0)
+            got += len(list(zip(range(1), reader)))
+            assert 0 < got < 101 and got + reader.lost == 101
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.root
+def test_descriptors_are_not_copied():
+    import copy
+    import pickle
+    with Map.create("array", 4, 8, 1) as map:
+        for make_another in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="can be neither copied nor pickled"):
+                make_another(map)
 
 
 # -- the user ring buffer --
