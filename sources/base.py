@@ -38,8 +38,9 @@ class SourceError(Exception):
 class Target(NamedTuple):
     """Whom to trace: what the command line says about all probes together.
 
-    `pid` limits user-space events to one process (uprobe, usdt, perf events; kernel events are
-    not limited, scripts compare `pid` themselves). `unsafe` allows what can hurt the traced
+    `pid` limits events to one process: uprobe, usdt and perf events when they are attached; of others
+    (Point.compares_pid) the kernel tells all, and the program compares the number of the current process,
+    which a script's does and the code that a Python program brings has to. `unsafe` allows what can hurt the traced
     system. `root` is the folder that paths are looked up under (`/proc/PID/root` of a container).
     """
 
@@ -140,6 +141,7 @@ class Point:
     has_retval = False
     cookies = False
     once = False  #: the kernel runs a program at most once an event: to count it twice takes two programs
+    compares_pid = False  #: with Target.pid the program ends at once in other processes: attaching does not see to it (alone)
     own = False  #: an event that the session itself makes happen, on one CPU: there are none after exit()
     signal = 0  #: with when == "signal": the signal's number
     last_first = False  #: of several programs on one event, the kernel runs the last attached first

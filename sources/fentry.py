@@ -219,6 +219,7 @@ def bpf_programs(pattern, only=0):
 
 class FentryPoint(BtfArgsPoint):
     program_type = "tracing"
+    compares_pid = True
     user_space = False
     cookies = False  # one program a function: its name is known when it is made
 

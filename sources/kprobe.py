@@ -259,6 +259,7 @@ class KprobePoint(RegistersPoint):
     kprobe_multi together with others."""
 
     program_type = "kprobe"
+    compares_pid = True
     refusal = ""  #: why it cannot be attached, known beforehand
 
     @property

@@ -273,11 +273,6 @@ def _spread(value, bits):
 class PerfPoint(TimerPoint):
     """One event on every CPU, or for one process."""
 
-    def __init__(self, source, spec, pid):
-        self.source = source
-        self.spec = spec
-        self.pid = pid
-
     @property
     def name(self):
         return "%s:%s:%s" % (self.source.shown, self.spec.event, self.spec.count or "")
@@ -289,8 +284,6 @@ class PerfPoint(TimerPoint):
     def attr(self):
         return self.source.attr(self.spec, self.count)
 
-    def places(self):
-        if self.pid is None:
-            chosen = self.source.cpus(self.spec.event)
-            return super().places() if chosen is None else [(-1, cpu) for cpu in chosen]
-        return [(self.pid, cpu) for _, cpu in super().places()]
+    def everywhere(self):
+        chosen = self.source.cpus(self.spec.event)
+        return super().everywhere() if chosen is None else [(-1, cpu) for cpu in chosen]

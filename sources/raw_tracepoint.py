@@ -111,6 +111,7 @@ def callback(btf, event):
 
 class RawTracepointPoint(BtfArgsPoint):
     program_type = "raw_tracepoint"
+    compares_pid = True
 
     def __init__(self, source, module, event):
         self.source = source

@@ -6,6 +6,7 @@ Each is a software perf event (cpu-clock) with a frequency or a period.
 """
 
 import errno
+import os
 import re
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ class Timer(Source):
         return nanoseconds // 1000
 
     def expand(self, spec, target):
-        return [self.point(self, spec)]
+        return [self.point(self, spec, target.pid)]
 
     def list(self, pattern, target):
         unit = (pattern or "*").split(":")[0] or "*"
@@ -82,10 +83,12 @@ def integer(text):
 
 class TimerPoint(RegistersPoint):
     program_type = "perf_event"
+    compares_pid = True     # the events of a process go to its children too, see `attach`
 
-    def __init__(self, source, spec):
+    def __init__(self, source, spec, pid=None):
         self.source = source
         self.spec = spec
+        self.pid = pid
 
     @property
     def name(self):
@@ -102,6 +105,9 @@ class TimerPoint(RegistersPoint):
 
     def places(self):
         """(pid, cpu) of each perf event that makes this point."""
+        return self.everywhere() if self.pid is None else _of_threads(self.pid)
+
+    def everywhere(self):
         from rawbpf.loader import kernel
 
         return [(-1, cpu) for cpu in kernel.online_cpus()]
@@ -115,6 +121,7 @@ class TimerPoint(RegistersPoint):
         return perf.software("cpu_clock", period=count * _NANOSECONDS[unit])
 
     def attach(self, program, points, cookies=None):
+        from rawbpf.loader import syscalls
         from rawbpf.loader.link import LinkGroup, attach_perf_event
         from rawbpf.loader.perf import PerfEvent
 
@@ -122,7 +129,15 @@ class TimerPoint(RegistersPoint):
             links = LinkGroup()
             try:
                 for pid, cpu in point.places():
-                    event = PerfEvent.open(point.attr(), pid, cpu)
+                    attr = point.attr()
+                    if pid >= 0:    # for the threads that start later
+                        attr.fields["flags"] = attr.fields.get("flags", 0) | syscalls.ATTR_INHERIT
+                    try:
+                        event = PerfEvent.open(attr, pid, cpu)
+                    except OSError as error:
+                        if error.errno == errno.ESRCH and pid >= 0 and pid != point.pid:
+                            continue    # this thread has ended meanwhile
+                        raise
                     try:
                         links.add(attach_perf_event(program, event, cookie))
                     except BaseException:
@@ -147,11 +162,20 @@ def _explain(point, error):
     return str(error)
 
 
+def _of_threads(pid):
+    """[(thread, -1)]: events of a process are of each of its threads, on whatever CPU."""
+    try:
+        return [(int(thread), -1) for thread in os.listdir("/proc/%d/task" % pid)]
+    except OSError:
+        raise SourceError("there is no process %d" % pid) from None
+
+
 class IntervalPoint(TimerPoint):
     own = True
+    compares_pid = False    # the tracer's clock, with -p too
 
     def places(self):
-        return super().places()[:1]
+        return self.everywhere()[:1]
 
 
 class Profile(Timer):

@@ -90,6 +90,7 @@ def _missing(group, event):
 
 class TracepointPoint(Point):
     program_type = "tracepoint"
+    compares_pid = True
     once = True
     argument_count = 0
 

@@ -6,7 +6,6 @@ LENGTH is 1, 2, 4 or 8; MODE a combination of r, w and x that the machine has. W
 one of that process and a symbol one of its program's data; without, it is the kernel's.
 """
 
-import os
 from typing import NamedTuple
 
 from . import abi, paths
@@ -97,13 +96,4 @@ class WatchPoint(TimerPoint):
 
         mode = sum(_MODES[letter] for letter in self.spec.mode)
         length = self.spec.length if mode != 4 else 8  # x86 wants sizeof(long) of an instruction
-        return perf.breakpoint(self.address, length, mode, inherit=self.pid is not None)
-
-    def places(self):
-        """(pid, cpu) of each event: every thread of the process, else every CPU."""
-        if self.pid is None:
-            return super().places()
-        try:
-            return [(int(thread), -1) for thread in os.listdir("/proc/%d/task" % self.pid)]
-        except OSError:
-            raise SourceError("there is no process %d" % self.pid) from None
+        return perf.breakpoint(self.address, length, mode)

@@ -10,6 +10,7 @@ with the code around them live in a frame on the stack, whose address the callba
 from rawbpf.asm import ir
 
 from . import ast, builtins, strings, types
+from .builtins.process import current
 from .compiled import EXITING
 from .diagnostics import ScriptError
 from .folding import loop_by_callback
@@ -63,6 +64,11 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
             going = f.block("going")
             f.branch("==", guard, 0, self.exit, going)
             f.position(going)
+        pid = self.script.target.pid
+        if pid is not None and self.point.compares_pid:
+            inside = f.block("inside")
+            f.branch("!=", current(self), pid, self.exit, inside)
+            f.position(inside)
         if self.script.ending and all(point.own for point in self.unit.points):
             f.branch("!=", f.load(f.map_value(EXITING, 0), 0, 8), 0, self.exit, early)
         else:
