@@ -11,7 +11,7 @@ import struct
 
 from . import kernel, syscalls
 from .perf import SOFTWARE, TYPE_SOFTWARE, Attr, PerfEvent
-from .ringbuf import load_barrier
+from .reader import load_barrier
 
 RECORD_LOST, RECORD_COMM, RECORD_EXIT, RECORD_FORK, RECORD_MMAP2 = 2, 3, 4, 7, 10
 MISC_COMM_EXEC = 1 << 13
