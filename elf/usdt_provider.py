@@ -40,7 +40,8 @@ class Probe:
     """One probe of a Provider.
 
     `fire(*arguments)` hits it: strings are passed as pointers to their UTF-8 bytes, numbers modulo
-    their size. While no tracer listens, before `load` and after `unload`, it does nothing."""
+    their size. While no tracer listens, before `load` and after `unload`, it does nothing. It raises nothing: that
+    somebody listens must not break a program, so arguments that do not fit are a RuntimeWarning and no hit."""
 
     def __init__(self, provider, name, types):
         self.provider = provider
@@ -51,7 +52,10 @@ class Probe:
     @property
     def enabled(self):
         """Does any tracer listen?"""
-        return self._semaphore[0] != 0
+        try:
+            return self._semaphore[0] != 0
+        except ValueError:
+            return False        # released by another thread
 
     def _argument_text(self, registers):
         texts = []
@@ -60,7 +64,7 @@ class Probe:
             texts.append("%d@%s" % (size, registers[abs(size)][number]))
         return " ".join(texts)
 
-    def _attach(self, call, address):
+    def _attach(self, mapped, call, address):
         call.argtypes = [ctypes.c_char_p if kind in ("string", str, bytes) else
                          ctypes.c_int64 if _SIZES[kind] < 0 else ctypes.c_uint64 for kind in self.types]
         call.restype = None
@@ -68,17 +72,67 @@ class Probe:
         name, count = self.name, len(self.types)
 
         def fire(*arguments):
-            if semaphore[0]:
-                if len(arguments) != count:
-                    raise TypeError("probe %s takes %d arguments, not %d" % (name, count, len(arguments)))
-                call(*[a.encode("utf-8", "surrogateescape") if isinstance(a, str) else a for a in arguments])
+            try:
+                if not semaphore[0]:
+                    return
+            except ValueError:
+                return      # released by `unload`, in another thread or before
+            if len(arguments) != count:
+                return _warn("probe %s takes %d arguments, not %d" % (name, count, len(arguments)))
+            try:
+                arguments = [a.encode("utf-8", "surrogateescape") if isinstance(a, str) else a for a in arguments]
+                mapped.call(call, arguments)
+            except (TypeError, ValueError, ctypes.ArgumentError) as error:
+                _warn("probe %s: %s" % (name, error))
 
         # a function of its own and no method: half the time of a call that finds nobody listening
         self.fire = fire
 
     def _detach(self):
+        semaphore = self.__dict__.get("_semaphore")
         self._semaphore = (0,)
         self.fire = lambda *arguments: None
+        if isinstance(semaphore, memoryview):
+            semaphore.release()     # who has kept the function that was `fire` must not read what is unmapped
+
+
+def _warn(text):
+    import warnings
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+class _Mapped:
+    """A shared object that is mapped. It stays until nobody runs in it: another thread may be at a probe, or the very
+    thread that unloads it, in a signal handler."""
+
+    def __init__(self, path, fd):
+        self.library = ctypes.CDLL(path)
+        self.fd = fd
+        self.live = True
+        self._running = []      # appending to a list, taking from one and looking at it are each one step for Python
+        self._handle = [self.library._handle]
+
+    def call(self, function, arguments):
+        self._running.append(None)
+        try:
+            if self.live:
+                function(*arguments)
+        finally:
+            self._running.pop()
+            if not self.live:
+                self.close()
+
+    def close(self):
+        self.live = False
+        if not self._running:
+            try:
+                handle = self._handle.pop()
+            except IndexError:
+                return      # another thread was the last, too
+            import _ctypes
+            _ctypes.dlclose(handle)
+            # not before: the dynamic linker knows a library by its path, and that has the descriptor's number in it
+            os.close(self.fd)
 
 
 class Provider:
@@ -89,24 +143,23 @@ class Provider:
         self.name = _checked_name(name)
         self.file = file
         self.probes = {}
-        self._library = None
-        self._fd = None
+        self._mapped = None
 
     def probe(self, name, *types):
         """Declare a probe. Types: "int8" to "int64", "uint8" to "uint64", "string"; or Python's int,
         str, bytes."""
-        if self._library is not None:
+        if self._mapped is not None:
             raise ProviderError("provider %s is loaded already: declare its probes before" % self.name)
-        if name in self.probes:
+        if _checked_name(name) in self.probes:
             raise ProviderError("provider %s has a probe %s already" % (self.name, name))
-        unknown = [t for t in types if t not in _SIZES]
+        unknown = [t for t in types if not isinstance(t, (str, type)) or t not in _SIZES]
         if unknown:
             raise ProviderError("probe %s: no type %r; there are %s" % (
                 name, unknown[0], ", ".join(sorted(t for t in _SIZES if isinstance(t, str)))))
         most = len(self._machine()[1][8])
         if len(types) > most:
             raise ProviderError("probe %s has %d arguments, %d fit into registers" % (name, len(types), most))
-        self.probes[_checked_name(name)] = probe = Probe(self, name, types)
+        self.probes[name] = probe = Probe(self, name, types)
         return probe
 
     @staticmethod
@@ -122,47 +175,46 @@ class Provider:
 
     def load(self):
         """Map the probes into this process. ProviderError when that cannot be done."""
-        if self._library is not None:
+        if self._mapped is not None:
             return self
         data, semaphores = _write(self.name, list(self.probes.values()), *self._machine())
+        fd = None
         try:
             if self.file is None:
-                self._fd = os.memfd_create("usdt-" + self.name, os.MFD_CLOEXEC)
+                fd = os.memfd_create("usdt-" + self.name, os.MFD_CLOEXEC)
             else:
-                self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
+                fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
             view = memoryview(data)
             while view:
-                view = view[os.write(self._fd, view):]
-            path = self.file if self.file is not None else "/proc/self/fd/%d" % self._fd
-            self._library = ctypes.CDLL(os.path.abspath(path))
+                view = view[os.write(fd, view):]
+            self._mapped = _Mapped("/proc/self/fd/%d" % fd, fd)
         except OSError as error:
-            self._release()
+            if fd is not None:
+                os.close(fd)
+                self._unlink()
             raise ProviderError("provider %s cannot be loaded: %s" % (self.name, error)) from None
         for number, probe in enumerate(self.probes.values()):
-            call = self._library["probe_%d" % number]
+            call = self._mapped.library["probe_%d" % number]
             address = ctypes.cast(call, ctypes.c_void_p).value
-            probe._attach(call, address + semaphores[number])
+            probe._attach(self._mapped, call, address + semaphores[number])
         return self
 
     def unload(self):
-        """Unmap the probes; firing them does nothing from now on."""
+        """Unmap the probes; firing them does nothing from now on. Where another thread is just firing one, they are
+        unmapped as soon as it has."""
         for probe in self.probes.values():
             probe._detach()
-        if self._library is not None:
-            import _ctypes
-            _ctypes.dlclose(self._library._handle)
-            self._library = None
-        self._release()
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            mapped.close()
+            self._unlink()
 
-    def _release(self):
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-            if self.file is not None:
-                try:
-                    os.unlink(self.file)
-                except FileNotFoundError:
-                    pass        # somebody else has cleaned up
+    def _unlink(self):
+        if self.file is not None:
+            try:
+                os.unlink(self.file)
+            except FileNotFoundError:
+                pass        # somebody else has cleaned up
 
     def __enter__(self):
         return self.load()
@@ -172,8 +224,8 @@ class Provider:
 
 
 def _checked_name(name):
-    if not name or any(c.isspace() or c in ":\"'\0" for c in name):
-        raise ProviderError("%r cannot be the name of a provider or probe" % name)
+    if not isinstance(name, str) or not name or any(c.isspace() or c in ":\"'\0" or "\ud800" <= c <= "\udfff" for c in name):
+        raise ProviderError("%r cannot be the name of a provider or probe" % (name,))
     return name
 
 

@@ -38,7 +38,7 @@ def test_the_image_is_what_readelf_reads(tmp_path):
 def semaphore(provider, number):
     """The counter of a probe, found by what its note says and where the file is mapped."""
     note = notes(Image(provider.image()))[number]
-    base = ctypes.cast(provider._library["probe_0"], ctypes.c_void_p).value - notes(Image(provider.image()))[0].location
+    base = ctypes.cast(provider._mapped.library["probe_0"], ctypes.c_void_p).value - notes(Image(provider.image()))[0].location
     return ctypes.c_uint16.from_address(base + note.semaphore)
 
 
@@ -51,13 +51,51 @@ def test_fire():
         assert sold.enabled and not closed.enabled
         sold.fire(42, "tea \u2615", -3)
         sold.fire(1 << 64, b"bytes", 5)
-        with pytest.raises(TypeError, match="takes 3 arguments"):
-            sold.fire(1)
+        for wrong, says in (((1,), "takes 3 arguments"), ((1, 2, 3), "argument 2"), ((1.5, "a", 3), "argument 1"),
+                            ((1, "\ud800", 3), "surrogates")):
+            with pytest.warns(RuntimeWarning, match=says):
+                sold.fire(*wrong)       # that somebody listens must not break a program
         semaphore(provider, 0).value = 0
     assert not sold.enabled
     sold.fire(1, "x", 2)
     with open("/proc/self/maps") as file:
         assert "usdt-shop" not in file.read()
+
+
+UNLOADING = r"""
+import sys, threading
+from rawbpf.elf.usdt_provider import Provider
+provider = Provider("p")
+probe = provider.probe("x", "int32", "string")
+stop = []
+def work():
+    kept = probe.fire
+    while not stop:
+        kept(1, "a")
+        probe.fire(1, "a")
+        probe.enabled
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for number in range(300):
+    provider.load()
+    probe._semaphore[0] = 1         # as if a tracer listened
+    provider.unload()
+stop.append(1)
+for thread in threads:
+    thread.join()
+kept = probe.fire
+kept(1, "a")
+with open("/proc/self/maps") as file:
+    assert "usdt-p" not in file.read()
+print("lived")
+"""
+
+
+def test_unloading_while_threads_fire():
+    done = subprocess.run([sys.executable, "-c", UNLOADING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "lived\n"), done
 
 
 def test_before_loading_nothing_happens():
@@ -83,11 +121,13 @@ def test_wrong_declarations():
     provider = Provider("p")
     provider.probe("x")
     for arguments, reason in ((("x",), "already"), (("y", "float"), "no type 'float'"), (("a b",), "cannot be the name"),
-                              (("",), "cannot be the name"), (("z",) + ("int8",) * 9, "9 arguments")):
+                              (("",), "cannot be the name"), (("z",) + ("int8",) * 9, "9 arguments"),
+                              (("l", ["int8"]), "no type"), ((7,), "cannot be the name")):
         with pytest.raises(ProviderError, match=reason):
             provider.probe(*arguments)
-    with pytest.raises(ProviderError, match="cannot be the name"):
-        Provider("a:b")
+    for name in ("a:b", 5, b"abc", None, "a\udcff"):
+        with pytest.raises(ProviderError, match="cannot be the name"):
+            Provider(name)
     with provider, pytest.raises(ProviderError, match="loaded already"):
         provider.probe("late")
 
@@ -120,7 +160,7 @@ from rawbpf.elf.usdt_provider import Provider
 provider = Provider("shop")
 sold = provider.probe("sold", "uint64", "string", "int8")
 provider.load()
-print("/proc/%d/fd/%d" % (__import__("os").getpid(), provider._fd), flush=True)
+print("/proc/%d/fd/%d" % (__import__("os").getpid(), provider._mapped.fd), flush=True)
 number = 0
 while not sys.stdin.closed and number < 3000:
     number += 1
