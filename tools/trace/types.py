@@ -137,9 +137,19 @@ class CRecord(Record):
     @property
     def fields(self):
         if self._fields is None:
-            self._fields = [Field(f.name, from_c(f.type), f.offset, f.bit_offset, f.bit_size or 0)
-                            for f in self.c_type.fields]
+            self._fields = list(_members(self.c_type))
         return self._fields
+
+
+def _members(struct, base=0, outer=()):
+    """The Fields of a C struct or union, with those of its members without a name in these' places."""
+    from rawbpf.elf import types as c
+    for field in struct.fields:
+        inner = c.strip(field.type)
+        if not field.name and isinstance(inner, c.Struct) and inner not in outer:
+            yield from _members(inner, base + field.offset, (*outer, struct))
+        else:
+            yield Field(field.name, from_c(field.type), base + field.offset, field.bit_offset, field.bit_size or 0)
 
 
 def alignment(c_type):

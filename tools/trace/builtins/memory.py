@@ -46,6 +46,12 @@ class _Str(Builtin):
             length = r.constant(call.arguments[1]) if len(call.arguments) == 2 else None
             data = node.value.encode("utf-8", "surrogateescape")
             return data[:length if isinstance(length, int) and length >= 0 else None].decode("utf-8", "surrogateescape")
+        if isinstance(node, (ast.Integer, ast.Unary, ast.Binary, ast.Ternary, ast.Sizeof, ast.Offsetof)):
+            number = r.constant(node)
+            if isinstance(number, int) and not isinstance(number, bool) and not any(
+                    isinstance(n, (ast.Cast, ast.Identifier, ast.Call, ast.Positional)) for n in node.walk()):
+                length = r.constant(call.arguments[1]) if len(call.arguments) == 2 else 64
+                return str(number)[:length] if isinstance(length, int) and length >= 0 else None
         if isinstance(node, ast.Binary) and node.op == "+" and isinstance(node.left, ast.Positional):
             skip = r.constant(node.right)
             node = node.left
