@@ -110,7 +110,12 @@ class BpfObjectFile:
 
     @classmethod
     def open(cls, path):
-        return cls(Image.open(path))
+        image = Image.open(path)
+        if image.type != "REL" or image.size > 2 * DATA_LIMIT:
+            return cls(image)           # says what is wrong with it
+        # read, not mapped: the file may be written anew or cut while the object is in use
+        with open(path, "rb") as file:
+            return cls.parse(file.read(), image.path)
 
     @classmethod
     def parse(cls, data, path="<memory>"):

@@ -306,6 +306,7 @@ class Object:
 
     def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None, token=None):
         self.file, self.pin_root, self.btf, self._clones = file, pin_root, None, None
+        self._pins = []
         self.name = name if name is not None else re.sub(r"\..*", "", os.path.basename(file.path))
         self._given_btf, self._options, self.token = _given(btf_path), kconfig, token
         self.externs = Externs(file)
@@ -431,9 +432,20 @@ class Object:
                     self.programs[name].load(log_level)
             self.fill_program_arrays()
         except BaseException:
+            self.unpin()
             self._unload()
             raise
+        self._pins = []
         return self
+
+    def unpin(self):
+        """Takes back the pins of maps that this loading made, which has failed (maps that were pinned before stay)."""
+        pins, self._pins = self._pins, []
+        for path in pins:
+            try:
+                os.unlink(path)
+            except OSError:
+                continue            # somebody else's by now, or gone
 
     def prepare(self, only=None):
         """BTF and maps: all of them, or those that the programs named in `only` refer to."""
@@ -453,9 +465,21 @@ class Object:
         for name in self.maps:
             if name in wanted:
                 self.maps[name].create(self.btf)
-        for name in self.maps:
-            if name in wanted:
-                self._fill(self.maps[name])
+        maps = [each for name, each in self.maps.items() if name in wanted]
+        try:
+            self._pin([each for each in maps if not each.definition.values])
+            for each in maps:
+                self._fill(each)
+            # those that others find pinned have their elements already
+            self._pin([each for each in maps if each.definition.values])
+        except BaseException:
+            self.unpin()
+            raise
+
+    def _pin(self, maps):
+        for each in maps:
+            if each.pin():
+                self._pins.append(each.pin_path)
 
     def _load_btf(self):
         if self.file.btf is None or self.btf is not None:
@@ -481,7 +505,7 @@ class Object:
         return info if self._clones is None else self._clones.func_info(info, type)
 
     def _fill(self, target):
-        if target.map is None:
+        if target.map is None or target.reused:
             return
         if isinstance(target, DataMap):
             target.fill()

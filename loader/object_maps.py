@@ -10,7 +10,7 @@ from .errors import KernelError, ObjectError
 from .introduced import needs
 from .mapkinds import ObjectMap as KernelObjects
 from .maps import STORAGE, Map
-from .uapi import F_MMAPABLE, F_RDONLY_PROG, MAP_TYPES, name_of
+from .uapi import F_MMAPABLE, F_NUMA_NODE, F_RDONLY_PROG, MAP_TYPES, name_of
 from .values import codec, of_type
 
 BPFFS = "/sys/fs/bpf"
@@ -21,7 +21,7 @@ _NO_BTF = {"perf_event_array", "cgroup_array", "stack_trace", "array_of_maps", "
 _RECORDS = {"ringbuf": (0, 0), "user_ringbuf": (0, 0), "perf_event_array": (4, 4)}      # key size, value size
 _DIRECT_LIMIT = 1 << 29     # BPF_MAX_VAR_OFF: how far into a map's value an instruction may refer
 _VALUES = 1 << 20           # of a variable, decoded at once: about a second, and a hundred MB
-_SHOWN = ("type", "key_size", "value_size", "max_entries", "flags")
+_SHOWN = ("type", "key_size", "value_size", "max_entries", "flags", "map_extra")
 
 
 def value_codec(type, of):
@@ -60,48 +60,72 @@ class ObjectMap:
         self.autocreate = self.autoattach = True
         self.record_type = self.exclusive_program = None
         self.map = self._typed = self._reader = self._made_with = None
+        self.reused = False         # was the map there before?
 
     def reuse(self, map):
-        """Takes an existing Map (or what has a descriptor) in place of a new one; it stays the caller's."""
-        self._check_same(map)
-        self.map = Map.from_fd(os.dup(map.fileno()))
+        """Takes an existing Map (or what has a descriptor) in place of a new one; it stays the caller's, as do its
+        elements: load() fills only maps that it makes (and program arrays)."""
+        self._take(Map.from_fd(os.dup(map.fileno())))
 
     # -- creation --------------------------------------------------------------------------------------
 
     def create(self, btf):
-        """Creates the map (or opens its pin); `btf` is the object's BtfObject or None."""
+        """Creates the map (or takes the one that is pinned); `btf` is the object's BtfObject or None."""
         if self.map is not None or not self.autocreate:
             return
         if self.definition.type not in MAP_TYPES.values():
             raise ObjectError("map %s: its type %d is newer than this loader" % (self.name, self.definition.type))
-        if self.pin_path is not None and os.path.exists(self.pin_path):
-            self.map = self._pinned()
-            return
-        self.map = self._make(btf)
-        if self.pin_path is not None:
-            try:
-                self.map.pin(self.pin_path)
-            except BaseException:
-                self.map.close()
-                self.map = None
-                raise
+        if self.pin_path is not None and os.path.lexists(self.pin_path):
+            self._take_pinned()
+        else:
+            self.map = self._make(btf)
 
-    def _pinned(self):
-        found = Map.pinned(self.pin_path)
+    def pin(self):
+        """Pins the map that create() made, if it asks for it -> was it? Another loader may have been faster: then
+        its map is taken."""
+        if self.pin_path is None or self.map is None or self.reused:
+            return False
         try:
-            self._check_same(found)
+            self.map.pin(self.pin_path)
+        except KernelError as error:
+            import errno
+            if error.errno != errno.EEXIST:
+                raise
+            self.map.close()
+            self.map = None
+            self._take_pinned()
+            return False
+        return True
+
+    def _take_pinned(self):
+        if os.path.isdir(self.pin_path):
+            raise ObjectError("map %s: it is to be pinned at %s, which is a folder" % (self.name, self.pin_path))
+        try:
+            self._take(Map.pinned(self.pin_path))
+        except ValueError as error:         # of another kind
+            raise ObjectError("map %s: what is pinned at %s: %s" % (self.name, self.pin_path, error)) from None
+
+    def _take(self, map):
+        """Uses a Map that is there already; closes it when it does not fit."""
+        try:
+            self._check_same(map.info())
         except BaseException:
-            found.close()
+            map.close()
             raise
-        return found
+        self.map, self.reused = map, True
 
     def _check_same(self, found):
+        """found: the kernel's information about a map."""
         mine = [getattr(self, name) for name in _SHOWN]
         if self.type in ("ringbuf", "user_ringbuf"):
             mine[3] = _ring_size(self.max_entries)
         if self.type == "perf_event_array" and not self.max_entries:
             mine[3] = found.max_entries
-        theirs = [getattr(found, name) for name in _SHOWN]
+        # where its memory is makes no other map; the kernel itself adds the flag that programs only read these
+        ignored = F_NUMA_NODE | (F_RDONLY_PROG if self.type in ("devmap", "devmap_hash") else 0)
+        mine[4] &= ~ignored
+        theirs = [getattr(found, name) for name in _SHOWN[:4]] + [found.map_flags & ~ignored,
+                                                                 getattr(found, "map_extra", self.map_extra)]
         for name, own, other in zip(_SHOWN, mine, theirs):
             if own != other:
                 raise ObjectError("map %s: the existing one has %s %s, this object wants %s" % (
@@ -156,6 +180,7 @@ class ObjectMap:
             if thing is not None:
                 thing.close()
         self.map = self._typed = self._reader = None
+        self.reused = False
 
     # -- as a mapping, or records ----------------------------------------------------------------------
 
@@ -256,7 +281,7 @@ class ObjectMap:
         if self._reader is not None and options and options != self._made_with:
             raise TypeError("the reader of map %s is there already, made with %s: close() it to have another" % (
                 self.name, self._made_with or "no options"))
-        if self._reader is None:
+        if self._reader is None or self.type == "user_ringbuf":
             if self.type == "ringbuf":
                 from .ringbuf import RingBuffer as Reader
             elif self.type == "perf_event_array":

@@ -9,13 +9,12 @@ The handler is that of RingBuffer. The kernel pads a sample so that 4 + size is 
 """
 
 import mmap
-import os
 import select
 import struct
 
 from . import kernel, syscalls
 from .errors import KernelError, refused
-from .kobject import KernelObject, own
+from .kobject import own
 from .perf import PerfEvent, bpf_output
 from .reader import Reader, Stream, load_barrier
 from .ringbuf import run_length
@@ -141,13 +140,15 @@ class PerfBuffer(Reader):
     records after which fileno() becomes readable; wakeup_watermark: bytes instead.
     """
 
+    KINDS = ("perf_event_array",)
+
     def __init__(self, map, pages=64, wakeup_events=1, wakeup_watermark=0, places=None, time=False):
         """places: {CPU: index in the map} where not all CPUs have their own; time: for events()."""
         if pages < 1 or pages & pages - 1:
             raise ValueError("the size of a perf buffer is a power of two of pages, not %d" % pages)
         self._buffers = []
         # The kernel empties the map when no process has it open any more.
-        self._object = KernelObject(os.dup(map.fileno()))
+        self._own(map)
         self._poll = select.epoll()       # close-on-exec
         own(self)
         try:
@@ -221,12 +222,6 @@ class PerfBuffer(Reader):
             buffer.close()
         self._poll.close()
         self._object.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 def _mapping_refused(error, pages):

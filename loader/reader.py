@@ -88,8 +88,17 @@ class Stream:
             position = self._tail[0] = following
 
 
-class Reader:
-    """Needs _object, fileno(), consume(handler, limit), each() and available()."""
+class Buffer:
+    """What uses the memory of a buffer's map; `_object` has its own descriptor: it may outlive the Map."""
+
+    KINDS = ()
+
+    def _own(self, map):
+        """Takes a map (or what has its descriptor) of one of the KINDS."""
+        kind = getattr(map, "type", None)
+        if kind not in self.KINDS:
+            raise ValueError("a %s is of a %s map, not of a %s map" % (type(self).__name__, self.KINDS[0], kind))
+        self._object = KernelObject(os.dup(map.fileno()))
 
     @property
     def closed(self):
@@ -103,6 +112,16 @@ class Reader:
         """In a forked child."""
         self._object._forget()
         self.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Reader(Buffer):
+    """Needs fileno(), consume(handler, limit), each() and available()."""
 
     def wait(self, timeout=None):
         """Waits until there are records, at most `timeout` seconds -> whether there are."""

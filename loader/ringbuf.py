@@ -12,12 +12,11 @@ out as a whole, to be taken apart by struct.iter_unpack().
 
 import errno
 import mmap
-import os
 import sys
 
 from . import syscalls
 from .errors import KernelError, refused
-from .kobject import KernelObject, own
+from .kobject import own
 from .reader import Reader, Stream
 from .uapi import F_RB_OVERWRITE
 
@@ -66,16 +65,15 @@ class RingBuffer(Stream, Reader):
     `async for record in ring` give bytes, see Reader.
     """
 
-    _LEAD = _HEADER
+    KINDS, _LEAD = ("ringbuf",), _HEADER
 
     def __init__(self, map):
+        self._own(map)
         self.size = size = map.max_entries
         if map.flags & F_RB_OVERWRITE:
             raise KernelError("mapping of ring buffer %s" % map.name, errno.EOPNOTSUPP, "not supported: one that is "
                               "overwritten when it is full (BPF_F_RB_OVERWRITE), which has no reader's position")
         page = syscalls.PAGE_SIZE
-        # Own descriptor: a reader may outlive the Map object it was made from.
-        self._object = KernelObject(os.dup(map.fileno()))
         fd = self._object.fd
         try:
             self._consumer_map = mmap.mmap(fd, page, mmap.MAP_SHARED,
@@ -157,9 +155,3 @@ class RingBuffer(Stream, Reader):
             self._consumer_map.close()
         except BufferError:
             return                # a handler kept a view: the mapping goes with it
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()

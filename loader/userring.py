@@ -5,21 +5,22 @@ producer page and the data (mapped twice) are ours. The program reads with bpf_u
 """
 
 import mmap
-import os
 
 from . import kernel, syscalls
 from .errors import refused
-from .kobject import KernelObject, own
+from .kobject import own
+from .reader import Buffer
 
 
-
-class UserRingBuffer:
+class UserRingBuffer(Buffer):
     """The producer of one user ring buffer map. There can be only one at a time."""
 
+    KINDS = ("user_ringbuf",)
+
     def __init__(self, map):
+        self._own(map)
         self.size = size = map.max_entries
         page = syscalls.PAGE_SIZE
-        self._object = KernelObject(os.dup(map.fileno()))
         fd = self._object.fd
         try:
             self._consumer_map = mmap.mmap(fd, page, mmap.MAP_SHARED, mmap.PROT_READ)
@@ -37,12 +38,12 @@ class UserRingBuffer:
 
     def fileno(self):
         """Writable (select) when there is room."""
-        self._object.check(type(self).__name__)
+        self._usable()
         return self._object.fd
 
     def free(self):
         """Bytes that are free, headers included."""
-        self._object.check(type(self).__name__)
+        self._usable()
         return self.size - (self._producer[0] - self._consumer[0])
 
     def write(self, record):
@@ -73,17 +74,6 @@ class UserRingBuffer:
             view.release()
         self._data_map.close()
         self._consumer_map.close()
-
-    def _forget(self):
-        """In a forked child."""
-        self._object._forget()
-        self.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 if kernel.arch() == "x86_64":             # stores are not reordered with stores

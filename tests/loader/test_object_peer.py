@@ -270,6 +270,87 @@ def test_maps_that_are_pinned_by_name():
         os.close(fd)
 
 
+FILLED = """
+#include "bpf.h"
+struct inner { __uint(type, 1); __uint(max_entries, 4); __type(key, u32); __type(value, u64); };
+struct inner one SEC(".maps"), two SEC(".maps");
+struct {
+	__uint(type, 12);
+	__uint(max_entries, 4);
+	__type(key, u32);
+	__uint(pinning, 1);
+	__array(values, struct inner);
+} outer SEC(".maps") = { .values = { [1] = (void *)&one, [%d] = (void *)&two } };
+struct { __uint(type, %d); __uint(max_entries, 4); __uint(numa_node, 0); __uint(key_size, 4); __uint(value_size, 4);
+	__uint(pinning, 1); } network SEC(".maps");
+struct { __uint(type, 2); __uint(max_entries, 4); __uint(numa_node, 0); __uint(key_size, 4); __uint(value_size, 4);
+	__uint(pinning, 1); } near SEC(".maps");
+SEC("socket") int look(void *ctx) { return 1; }
+SEC("?socket") int bad(void *ctx) { return *(int *)0; }
+"""
+
+
+def test_pinned_maps_of_another_load():
+    """The second load takes what the first one pinned as it is; one that fails takes its own pins back; two at once
+    agree on one map."""
+    fd = mount("bpf")
+    root = "/proc/self/fd/%d" % fd
+    pins = lambda: sorted(name for name in os.listdir(root) if not name.endswith(".debug"))     # noqa: E731
+    path, wrong = (compile_bpf_text(FILLED % (index, 14), "-Wno-initializer-overrides") for index in (3, 9))
+    try:
+        with Object.open(path, pin_root=root) as one, Object.open(path, pin_root=root) as two:
+            inner = [one.load().maps["outer"].map.number(index) for index in range(4)]
+            two.load()
+            assert [two.maps["outer"].map.number(index) for index in range(4)] == inner != [None] * 4
+            assert two.maps["network"].map.info().id == one.maps["network"].map.info().id
+            two.close()
+            with pytest.raises(VerifierError):
+                two.load(only="bad")
+            two.load()
+        assert pins() == ["near", "network", "outer"]
+        for name in pins():
+            os.unlink(os.path.join(root, name))
+        with Object.open(wrong, pin_root=root) as failing, pytest.raises(KernelError):
+            failing.load()
+        assert pins() == []
+        with Object.open(path, pin_root=root) as late, Object.open(path, pin_root=root) as early:
+            make = late.maps["outer"]._make
+
+            def slow(btf):
+                early.load()
+                return make(btf)
+            late.maps["outer"]._make = slow
+            late.load()
+            assert late.maps["outer"].map.info().id == early.maps["outer"].map.info().id
+            os.unlink(root + "/near")
+            late.programs["look"].program.pin(root + "/near")
+        with pytest.raises(ObjectError, match="map near: what is pinned at .*/near: that is a prog, not a map"):
+            Object.open(path, pin_root=root).load()
+        os.unlink(root + "/near")
+        os.mkdir(root + "/near")
+        with pytest.raises(ObjectError, match="near, which is a folder"):
+            Object.open(path, pin_root=root).load()
+    finally:
+        os.close(fd)
+
+
+def test_a_bloom_filter_that_hashes_otherwise():
+    with Map.create("bloom_filter", 0, 8, 4, map_extra=3) as three, features() as obj:
+        pairs = obj.maps["pairs"]
+        pairs.type, pairs.key_size, pairs.value_size, pairs.max_entries, pairs.map_extra = "bloom_filter", 0, 8, 4, 5
+        with pytest.raises(ObjectError, match="the existing one has map_extra 3, this object wants 5"):
+            pairs.reuse(three)
+
+
+def test_a_file_that_is_written_anew(tmp_path):
+    path = tmp_path / "some.o"
+    path.write_bytes(open(compile_bpf_text(PINNED % 8), "rb").read())
+    with Object.open(str(path)) as obj:
+        path.write_bytes(b"")
+        obj.maps["shared"].pin_path = None
+        obj.load()
+
+
 CONFIGURATION = """
 #include "bpf.h"
 enum libbpf_tristate { TRI_NO, TRI_YES, TRI_MODULE };

@@ -157,6 +157,13 @@ def test_a_loss_is_counted_once():
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("reader", [RingBuffer, PerfBuffer, UserRingBuffer])
+def test_readers_of_other_maps(reader):
+    with Map.create("hash", 4, 8, 1) as map, pytest.raises(ValueError, match="Buffer is of a .* map, not of a hash"):
+        reader(map)
+
+
+@pytest.mark.root
 def test_descriptors_are_not_copied():
     import copy
     import pickle
