@@ -4,8 +4,8 @@ A kind's module is imported when somebody asks for that kind: a script with one 
 loads the uprobe machinery.
 """
 
-from .base import (Attachment, Listed, Point, Source, SourceError, Target, has_wildcard, matcher,
-                   nearest, quote, split)
+from .base import (Attachment, Listed, Point, Source, SourceError, Target, has_wildcard, literal,
+                   matcher, nearest, quote, split)
 
 # every name and alias a script may use -> (module, class)
 _KINDS = {

@@ -154,6 +154,11 @@ class Point:
         """The `probe` built-in: "kprobe:do_nanosleep"."""
         raise NotImplementedError
 
+    @property
+    def listed(self):
+        """The name as a listing has it, which can be pasted as a probe."""
+        return self.name
+
     # -- what a program can read, and the code that reads it
 
     def guard(self, f, ctx):
@@ -309,17 +314,44 @@ def split(text):
     return parts
 
 
-def is_plain(part):
-    """Can it be written in a probe as it is?"""
-    return _PLAIN.match(part) is not None
-
-
 def quote(part):
     """One part as it must be written in a probe: quoted if it holds anything but the characters
     of names, paths and wildcards."""
     if _PLAIN.match(part):
         return part
     return '"%s"' % part.replace("\\", "\\\\").replace('"', '\\"')
+
+
+_LITERAL = re.compile(r"[A-Za-z0-9_./+~^-]+\Z")
+_FUNCTION = re.compile(r"[A-Za-z_.][A-Za-z0-9_.~^-]*(?:\n[A-Za-z_.][A-Za-z0-9_.~^-]*)*\Z")
+
+
+def literal(name):
+    """A name, not a pattern, as it must be written in a probe to mean itself: what would be a wildcard stands in
+    brackets, and `?` for a character that no terminal should get."""
+    if _LITERAL.match(name):
+        return name
+    return quote("".join("[%s]" % c if c in "*?[" else "?" if not c.isprintable() and not "\udca0" <= c <= "\udcff" else c
+                         for c in name))
+
+
+def literal_function(name):
+    """The same of a function's name, which must not be read as an address or an offset, nor begin a comment."""
+    if _FUNCTION.match(name) and "\n" not in name:
+        return name
+    head, plus, offset = name.rpartition("+")
+    if plus and try_number(offset) is not None:
+        text = literal(head) if head else ""
+        return '"%s[+]%s"' % (text[1:-1] if text.startswith('"') else text, offset)
+    if try_number(name) is not None:
+        return '"[%s]%s"' % (name[0], name[1:])
+    text = literal(name)
+    return text if text.startswith('"') or "/" not in text else '"%s"' % text
+
+
+def are_plain(names):
+    """Are all of these, of which there may be half a million, as `literal_function` writes them?"""
+    return _FUNCTION.match("\n".join(names) or "x") is not None and not any("\n" in name for name in names)
 
 
 def has_wildcard(text):
@@ -341,7 +373,9 @@ def matcher(pattern):
                                  and len(name) >= size)
     import fnmatch
 
-    return re.compile(fnmatch.translate(pattern)).match
+    match = re.compile(fnmatch.translate(pattern)).match
+    # "operator[](int)" and "a[b]c" are names, too
+    return (lambda name: name == pattern or match(name)) if "[" in pattern else match
 
 
 def nearest(name, names, count=3):

@@ -119,7 +119,8 @@ def resolve(name, target=Target()):
     archive, inside, member = name.partition("!/")
     if inside and not has_wildcard(name):
         return [Archived(name, under(root, archive), member)]
-    if has_wildcard(name):
+    # a file may be called "a[b]c"; one that is called "a*c" is among those that match
+    if has_wildcard(name) and not ("/" in name and "*" not in name and "?" not in name and _is_binary(under(root, name))):
         found = _glob(name, target, root)
         if not found:
             raise SourceError("no executable or library matches %s" % name, missing=True)

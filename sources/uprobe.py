@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from . import paths
 from .attach import attach_groups, attach_perf, perf_cookies
-from .base import (Listed, Source, SourceError, has_wildcard, is_plain, matcher, nearest, number,
-                   quote, split, try_number)
+from .base import (Listed, Source, SourceError, are_plain, has_wildcard, literal, literal_function, matcher,
+                   nearest, number, split, try_number)
 from .registers import RegistersPoint
 
 
@@ -51,7 +51,7 @@ class Uprobe(Source):
         binary, text = parts[0], parts[-1]
         if len(parts) == 3:
             if parts[1] not in LANGUAGES:
-                place = ["uprobe:%s@%s:%s" % (quote(binary), quote(parts[1]), text)] if try_number(text) is not None else []
+                place = ["uprobe:%s@%s:%s" % (literal(binary), literal(parts[1]), text)] if try_number(text) is not None else []
                 raise SourceError("unsupported language type: %s" % parts[1], place or nearest(parts[1], LANGUAGES))
             return Spec(binary, text, 0, None, text, parts[1])
         address = try_number(text)
@@ -175,7 +175,7 @@ class Uprobe(Source):
         if not found and spec.column is not None:
             columns = binary.dwarf.columns(spec.source, spec.line)
             raise SourceError("%s has no statement at line %d, column %d of %s" % (binary.shown, spec.line, spec.column, spec.source),
-                              ["uprobe:%s@%s:%d:%d" % (quote(binary.shown), spec.source, spec.line, c) for c in columns], missing=True)
+                              ["uprobe:%s@%s:%d:%d" % (literal(binary.shown), spec.source, spec.line, c) for c in columns], missing=True)
         if not found:
             raise SourceError("%s has no code of line %d of %s" % (binary.shown, spec.line, spec.source),
                               missing=True)
@@ -213,7 +213,7 @@ class Uprobe(Source):
                 if type(error).__name__ not in ("ElfError", "SourceError"):
                     raise
                 raise _source_error(error) from None
-            hints = ["%s:%s:%s" % (self.shown, quote(binaries[0].shown), quote(name))
+            hints = ["%s:%s:%s" % (self.shown, literal(binaries[0].shown), literal_function(name))
                      for name in nearest(spec.function, names)]
             if not names:
                 reason += " The file has no symbols (stripped?); an address can be given instead."
@@ -229,7 +229,7 @@ class Uprobe(Source):
                 return
         else:
             binaries = paths.mapped(target.pid)
-        listings = [self._listed(each, quote(binary if given and not has_wildcard(binary) else each.shown), language,
+        listings = [self._listed(each, literal(binary if given and not has_wildcard(binary) else each.shown), language,
                                  function or "*") for each in binaries]
         if len(listings) == 1:
             yield from listings[0]
@@ -244,8 +244,8 @@ class Uprobe(Source):
             prefix = ""
         else:
             prefix = "%s:%s:" % (self.shown, shown)
-            if not is_plain("".join(found) or "x"):     # mostly every name is
-                found = {quote(name): symbol for name, symbol in found.items()}
+            if not are_plain(found):     # mostly every name is
+                found = {literal_function(name): symbol for name, symbol in found.items()}
         for text in sorted(found):
             yield _ListedFunction(prefix + text, self, binary, found[text])
 
@@ -307,6 +307,10 @@ def functions(binary, pattern, quiet=False, demangled=False):
             return [s for s in binary.symbols.find_all(pattern) if s.is_function and "@" not in pattern]
         if not pattern.strip("*"):
             return list(binary.symbols.functions())
+        if "*" not in pattern and "?" not in pattern and "@" not in pattern:
+            exactly = [s for s in binary.symbols.find_all(pattern) if s.is_function]
+            if exactly:
+                return exactly      # a function that is called "a[b]c"
         return [s for s in binary.symbols.functions() if matches(s.name)]
     except (ElfError, SourceError) as error:
         if quiet:
@@ -443,6 +447,17 @@ class UprobePoint(RegistersPoint):
     @property
     def name(self):
         return "%s:%s%s%s" % (self.source.shown, self.binary.shown, self.separator, self.text)
+
+    @property
+    def listed(self):
+        function, plus, offset = self.text.rpartition("+")
+        if self.separator == "@" or self.symbol is None:
+            text = self.text
+        elif self.offset and plus:
+            text = "%s+%s" % (literal_function(function), offset)
+        else:
+            text = literal_function(self.text) if try_number(self.text) != self.vaddr else self.text
+        return "%s:%s%s%s" % (self.source.shown, literal(self.binary.shown), self.separator, text)
 
     @property
     def cookies(self):

@@ -10,7 +10,7 @@ is attached (ref_ctr_offset, Linux 4.20+), in processes that start later too.
 from typing import NamedTuple
 
 from . import abi, memory, paths
-from .base import (Listed, Source, SourceError, has_wildcard, matcher, nearest, quote, split)
+from .base import (Listed, Source, SourceError, has_wildcard, matcher, literal, nearest, split)
 from .uprobe import UprobePoint, has_multi, require_uprobes
 
 
@@ -68,7 +68,7 @@ class Usdt(Source):
         if not known:
             return SourceError(reason + " No file in question has USDT probes.", missing=True)
         near = nearest(spec.name, {name for _, name, _ in known})
-        hints = sorted({"usdt:%s:%s:%s" % (quote(b.shown), quote(p), quote(n))
+        hints = sorted({"usdt:%s:%s:%s" % (literal(b.shown), literal(p), literal(n))
                         for p, n, b in known if n in near})
         return SourceError(reason, hints[:3], missing=True)
 
@@ -87,10 +87,10 @@ class Usdt(Source):
         in_provider, in_name = matcher(provider or "*"), matcher(name or "*")
         lines = set()
         for each in binaries:
-            shown = quote(each.shown if has_wildcard(binary) or not binary else binary)
+            shown = literal(each.shown if has_wildcard(binary) or not binary else binary)
             for note in notes(each, quiet=True):
                 if in_provider(note.provider) and in_name(note.name):
-                    lines.add("usdt:%s:%s:%s" % (shown, quote(note.provider), quote(note.name)))
+                    lines.add("usdt:%s:%s:%s" % (shown, literal(note.provider), literal(note.name)))
         for line in sorted(lines):
             yield Listed(line)
 
@@ -147,6 +147,10 @@ class UsdtPoint(UprobePoint):
     @property
     def name(self):
         return "usdt:%s:%s:%s" % (self.binary.shown, self.note.provider, self.note.name)
+
+    @property
+    def listed(self):
+        return "usdt:" + ":".join(map(literal, (self.binary.shown, self.note.provider, self.note.name)))
 
     @property
     def func(self):

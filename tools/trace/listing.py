@@ -4,9 +4,13 @@
     {"type": "struct iovec", "module": "vmlinux", "definition": "struct iovec {..."}
 """
 
+import re
 import sys
 
 from .writer import Writer
+
+
+_PARTS = re.compile(r'(?:"(?:\\.|[^"\\])*"|[^,"]|"[^"]*\Z)+').findall     # at commas, but not those in quotes
 
 
 def list_pattern(pattern, pid, verbose, json=False):
@@ -15,7 +19,7 @@ def list_pattern(pattern, pid, verbose, json=False):
     from .command import Failure
     target = Target(pid=pid)
     try:
-        for part in pattern.split(","):
+        for part in _PARTS(pattern) or [""]:
             if not _print(list_events(part.strip() or "*", target), verbose, json):
                 _nothing(part.strip())
     except (SourceError, OSError) as error:
@@ -37,9 +41,9 @@ def _nothing(pattern):
 
 def list_program(path, pid, verbose, json=False):
     """Print what can be probed in an ELF file."""
-    from rawbpf.sources import quote
-    list_pattern("uprobe:%s:*" % quote(path), pid, verbose, json)
-    return list_pattern("usdt:%s:*" % quote(path), pid, verbose, json)
+    from rawbpf.sources import literal
+    list_pattern("uprobe:%s:*" % literal(path), pid, verbose, json)
+    return list_pattern("usdt:%s:*" % literal(path), pid, verbose, json)
 
 
 def list_script(name, text, positional, pid, verbose, json=False):
@@ -75,7 +79,7 @@ def _listed(source, attach_point, points, target):
     known = {listed.text: listed for length in lengths
              for listed in source.list(":".join(map(quote, parts[:length])), target)}
     found = {}
-    for name in sorted({point.name for point in points}):
+    for name in sorted({point.listed for point in points}):
         short = name[:name.rfind(":") + 1]
         listed = known.get(name) or known.get(short) or Listed(name)
         found[listed.text] = listed
