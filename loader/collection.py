@@ -405,7 +405,7 @@ class Object:
         if only is None:
             return [name for name, program in self.programs.items() if program.autoload and (
                 program.type != "struct_ops" or self._wanted_by_struct(name))]
-        names = [only] if isinstance(only, str) else list(only)
+        names = [only] if isinstance(only, str) else list(dict.fromkeys(only))
         for name in names:
             if name not in self.programs:
                 from difflib import get_close_matches
@@ -524,7 +524,13 @@ class Object:
                 if name not in self.programs:
                     raise ObjectError("map %s: its element %d is %s, which is no program" % (target.name, index, name))
                 if self.programs[name].program is not None:
-                    target.map.update(index, self.programs[name].program)
+                    try:
+                        target.map.update(index, self.programs[name].program)
+                    except KernelError as error:
+                        import errno
+                        raise KernelError("map %s: its element %d, program %s" % (target.name, index, name), error.errno,
+                                          "programs of one array are of one type, and use it alike" if error.errno ==
+                                          errno.EINVAL else error.needs) from None
 
     def digest(self, name):
         """The SHA-256 by which the kernel knows the program of that name (see Map.create, exclusive)."""

@@ -141,7 +141,7 @@ class BpfObject(KernelObject):
         except OSError as error:
             outside = outside_bpffs(path, dir_fd)
             raise refused("pin at %s" % path, error, "bpf", False, outside or _PIN_TEXTS.get(error.errno, ""),
-                          permitted=outside) from None
+                          permitted=outside or _dotted(path)) from None
 
 
 class Token(KernelObject):
@@ -169,9 +169,14 @@ _KINDS = {"bpf-prog": "prog", "bpf-map": "map", "bpf_link": "link", "bpf-link": 
 
 _BPF_FS_MAGIC = 0xcafe4a11
 _NOT_BPFFS = "the path is not in a BPF file system (mount -t bpf bpf /sys/fs/bpf)"
+_NO_DOTS = "such a name is not allowed in a BPF file system (no dots)"
 _PIN_TEXTS = {errno.EEXIST: "something is pinned there already",
-              errno.ENOENT: "the directory does not exist",
-              errno.EINVAL: "such a name is not allowed in a BPF file system (no dots)"}
+              errno.ENOENT: "the directory does not exist", errno.EINVAL: _NO_DOTS}
+
+
+def _dotted(path):
+    """The sentence that says so, if it is a name that a BPF file system does not take."""
+    return _NO_DOTS if b"." in os.path.basename(os.fsencode(path).rstrip(b"/")) else ""
 
 
 def outside_bpffs(path, dir_fd=None):
@@ -205,11 +210,19 @@ def make_pin_folder(path, mode=0o777):
         raise
     except OSError as error:
         outside = outside_bpffs(path)
-        raise refused("making of the folder %s" % path, error, "bpf", invalid=outside, permitted=outside) from None
+        raise refused("making of the folder %s" % path, error, "bpf", invalid=outside,
+                      permitted=outside or _dotted(path)) from None
 
 
 def _path_buffer(path):
-    return bytearray(os.fsencode(path) + b"\0")
+    return text_buffer(os.fsencode(path), "a path")
+
+
+def text_buffer(text, what):
+    """Bytes as the kernel wants a text, NUL at the end; ValueError where it would end before."""
+    if b"\0" in text:
+        raise ValueError("%s cannot have a NUL in it: %r" % (what, text))
+    return bytearray(text + b"\0")
 
 
 def obj_get(path, dir_fd=None):

@@ -6,9 +6,11 @@ of it.
     rawbpf load prog.o --json
 
 The exit status is 0 when everything asked for was done (with --attach: and something is attached). Programs that the kernel refuses do not keep the
-others from being loaded; each is reported with the reason.
+others from being loaded; each is reported with the reason. With --json there is always one object on the standard
+output: {"programs": [...], "maps": [...]} and, where that is not all, "error", which the error stream has as well.
 """
 
+import signal
 import sys
 
 from .options import Option, UsageError, describe, parse
@@ -24,6 +26,7 @@ OPTIONS = (
     Option("verbose", "v", "verbose", "", "print the verifier's log of what was refused"),
     Option("help", "h", "help", "", "print this"),
 )
+WATCHES_SIGNALS = True          # until all is imported nothing is held, and Ctrl-C simply ends it
 USAGE = ("usage: rawbpf load OBJ.o [--attach] [--pin DIR] [--only NAME] [--json]\n"
          "       rawbpf load PROGRAM.s ...         (assembly text; - is the standard input)\n")
 
@@ -38,21 +41,40 @@ def run(argv):
         operands = parsed.operands + parsed.rest
         if len(operands) != 1:
             raise UsageError("one object file is needed" if not operands else "one object file at a time")
+        for option in OPTIONS:
+            if option.metavar and "" in (parsed.get(option.dest), *(parsed.get(option.dest, []) if option.many else ())):
+                raise UsageError("option '--%s' takes a %s, not an empty text" % (option.long, option.metavar))
     except UsageError as error:
         sys.stderr.write("ERROR: %s\n%s" % (error, USAGE))
         return 1
+    if parsed.get("json"):
+        import json                     # while there are descriptors left
     from rawbpf.elf.image import ElfError
     from rawbpf.asm import AsmError
     from rawbpf.loader import KernelError, ObjectError
     from .failure import Failure
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:       # see WATCHES_SIGNALS
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    result = {"programs": [], "maps": []}
     try:
         options = {name: parsed.get(option) for name, option in (("btf_path", "btf"), ("pin_root", "pin_maps"))
                    if parsed.get(option)}
         with _opened(operands[0], options) as obj:
-            return _load(obj, parsed)
+            try:
+                return _load(obj, parsed, result)
+            except BaseException:
+                obj.unpin()
+                raise
     except (ElfError, ObjectError, KernelError, AsmError, Failure) as error:
-        sys.stderr.write("ERROR: %s\n" % error)
-        return 1
+        text = str(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        text = "%s: %s" % (error.filename, error.strerror) if error.filename else error.strerror or str(error)
+    sys.stderr.write("ERROR: %s\n" % text)
+    if parsed.get("json"):
+        print(json.dumps(dict(result, error=text)), flush=True)
+    return 1
 
 
 def _opened(path, options):
@@ -77,14 +99,15 @@ def _opened(path, options):
     return Object.parse(write_object(assembled([(path, data)]), MAP_TYPES, kernel_type), shown, **options)
 
 
-def _load(obj, parsed):
+def _load(obj, parsed, result):
+    """Fills `result`, which --json prints -> exit status."""
     from rawbpf.loader import KernelError, LinkGroup, ObjectError
     if not obj.programs and not obj.maps:
         raise ObjectError("%s: there is no program in it: the name of a section, like xdp or kprobe/NAME, says that it "
                           "holds one" % obj.file.path)
     names = obj.select(parsed.get("only"))
     # Ctrl-C while this loads leaves nothing: all is held by descriptors until it is pinned.
-    rows, failed, maps_refused = [], False, None
+    rows, failed, maps_refused = result["programs"], False, None
     try:
         obj.prepare(names if parsed.get("only") else None)
     except (KernelError, ObjectError) as error:
@@ -110,12 +133,15 @@ def _load(obj, parsed):
             failed |= _attach(obj, rows, links, attached)
         if parsed.get("pin"):
             _pin(obj, rows, attached, parsed.get("pin"))
-        _report(obj, rows, attached, parsed)
-        if parsed.get("attach") and not len(links) and not failed:
-            sys.stderr.write("ERROR: nothing was attached\n")
-            failed = True
-        if parsed.get("attach") and not parsed.get("pin") and len(links):
-            _wait()
+        try:
+            failed |= _report(obj, attached, parsed, result, links)
+            if failed and not parsed.get("pin") and not len(links):
+                obj.unpin()                 # there is nothing that uses the maps
+            if parsed.get("attach") and not parsed.get("pin") and len(links):
+                _wait()
+        except KeyboardInterrupt:
+            if not len(links):
+                raise                       # else it has told us to end, a moment before we waited for it
     return 1 if failed else 0
 
 
@@ -147,19 +173,14 @@ def _attach(obj, rows, links, attached):
 def _pin(obj, rows, attached, folder):
     """Pins the programs under their names, links as NAME_link; takes all back when one cannot be."""
     import os
-    import signal
     from rawbpf.loader.kobject import make_pin_folder
+    things = _things(obj, rows, attached)
     made, ends = [], {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
-        if not os.path.isdir(folder):
+        if things and not os.path.isdir(folder):
             make_pin_folder(folder)
             made.append((os.rmdir, folder))
-        things = [(name, obj.programs[name].program) for name in (row["name"] for row in rows if row["loaded"])]
-        for name, link in attached.items():
-            parts = getattr(link, "links", None)        # of a probe with several places
-            things += [(name + "_link", link)] if parts is None else [
-                ("%s_link%s" % (name, number or ""), part) for number, part in enumerate(parts)]
         for name, thing in things:
             path = os.path.join(folder, name)
             thing.pin(path)
@@ -177,16 +198,43 @@ def _pin(obj, rows, attached, folder):
             row["pinned"] = os.path.join(folder, row["name"])
 
 
-def _report(obj, rows, attached, parsed):
-    maps = [{"name": name, "type": each.type, "key_size": each.key_size, "value_size": each.value_size,
-             "max_entries": each.map.max_entries} for name, each in obj.maps.items() if each.map is not None]
+def _things(obj, rows, attached):
+    """[(name, what is pinned by it)]"""
+    from rawbpf.loader import ObjectError
+    things = [(row["name"], obj.programs[row["name"]].program) for row in rows if row["loaded"]]
+    for name, link in attached.items():
+        parts = getattr(link, "links", None)        # of a probe with several places
+        things += [(name + "_link", link)] if parts is None else [
+            ("%s_link%s" % (name, number or ""), part) for number, part in enumerate(parts)]
+    names = [name for name, _ in things]
+    for name in names:
+        if names.count(name) > 1:
+            raise ObjectError("a program and the link of another, %s, would both be pinned as %s: use --only" % (
+                name.rpartition("_link")[0], name))
+    return things
+
+
+def _report(obj, attached, parsed, result, links):
+    """Prints what came of it -> was there nothing of what was asked for?"""
+    rows = result["programs"]
+    nothing = ""
+    if parsed.get("attach") and not len(links):
+        nothing = "nothing was attached"
+    elif parsed.get("pin") and not any(row.get("pinned") for row in rows) and not len(links):
+        nothing = "nothing was pinned"
+    maps = result["maps"] = [
+        {"name": name, "type": each.type, "key_size": each.key_size, "value_size": each.value_size,
+         "max_entries": each.map.max_entries} for name, each in obj.maps.items() if each.map is not None]
+    if nothing and not any(row.get("error") for row in rows):
+        result["error"] = nothing
+        sys.stderr.write("ERROR: %s\n" % nothing)
     for row in maps:
         if row["type"] == "struct_ops" and parsed.get("attach"):
             row["attached"] = row["name"] in attached
     if parsed.get("json"):
         import json
-        print(json.dumps({"programs": rows, "maps": maps}), flush=True)
-        return
+        print(json.dumps(result), flush=True)
+        return bool(nothing)
     for row in rows:
         state = "attached" if row.get("attached") else "loaded" if row["loaded"] else "refused"
         print("%-8s  %s  (%s, section %s)" % (state, row["name"], row["type"] or "no type", row["section"]))
@@ -200,11 +248,11 @@ def _report(obj, rows, attached, parsed):
         print("registered" if each.get("attached") else "map      ", end="")
         print(" %(name)s  (%(type)s, key %(key_size)d, value %(value_size)d, %(max_entries)d entries)" % each)
     sys.stdout.flush()
+    return bool(nothing)
 
 
 def _wait():
     """Until SIGINT or SIGTERM."""
-    import signal
     ends = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:

@@ -178,6 +178,69 @@ def test_the_command_names_what_is_wrong(rawbpf, tmp_path):
     assert done.returncode == 1 and "usage: rawbpf load" in done.stderr
 
 
+FAILING = """
+import json, os, resource, sys
+sys.path.insert(0, {top!r})
+from tests import peers
+peers.private_mounts()
+peers.mount("bpf", {folder!r}, "bpf")
+from rawbpf.tools.cli import main
+os.chdir({folder!r})
+good, half, clash, wrong = {paths!r}
+def shown():
+    return sorted(os.path.join(path, name)[2:] for path, folders, files in os.walk(".")
+                  for name in folders + files if not name.endswith(".debug"))
+for arguments in ([good, "--pin", "a.b"], [good, "--only", "nope"], [good, "--btf", "/nothing"], ["/nothing"], ["/"],
+                  [half, "--only", "bad", "--pin", "d"], [clash, "--attach", "--pin", "d"], [wrong]):
+    print("?", main(["load", "--json", "--pin-maps", {folder!r}, *arguments]), shown(), flush=True)
+print("?", main(["load", half, "--pin-maps", "."]), shown(), flush=True)
+print("?", main(["load", good, "--only", "look", "--only", "look", "--pin", "d", "--pin-maps", "."]), shown(), flush=True)
+os.rename("d/look", "shared")
+print("?", main(["load", good, "--json", "--pin-maps", {folder!r}]), flush=True)
+os.unlink("shared")
+resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))
+print("?", main(["load", good, "--json", "--pin-maps", {folder!r}]), flush=True)
+"""
+
+
+@pytest.mark.peer
+def test_the_command_answers_whatever_fails(tmp_path):
+    """--json always gives JSON; nothing stays pinned of what failed."""
+    from tests.bpfcc import compile_bpf_text
+    from tests.loader.test_object_peer import PINNED
+    folder = tmp_path / "bpffs"
+    folder.mkdir()
+    pinned = PINNED % 8
+    paths = [compile_bpf_text(text) for text in (
+        pinned, pinned + 'SEC("socket") int bad(void *ctx) { return *(int *)0; }\n',
+        pinned + 'SEC("raw_tp/sys_enter") int r1(void *ctx) { return 0; }\n'
+        'SEC("raw_tp/sys_enter") int r1_link(void *ctx) { return 0; }\n',
+        '#include "bpf.h"\nSEC("xdp") int other(void *ctx) { return 1; }\n'
+        'SEC("socket") int own(void *ctx) { return 1; }\n'
+        'struct { __uint(type, 3); __uint(max_entries, 3); __uint(key_size, 4); __array(values, int(void *)); } jump '
+        'SEC(".maps") = { .values = { [0] = (void *)&own, [2] = (void *)&other } };\n')]
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(peers.__file__))))
+    done = subprocess.run([sys.executable, "-c", FAILING.format(top=top, folder=str(folder), paths=paths)],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    answers, states = [line for line in lines if line.startswith("{")], [line for line in lines if line[0] == "?"]
+    for answer, wanted in zip(answers, ("no dots", "has no program nope", "/nothing: No such file", "/nothing: No such file",
+                                      "/: Is a directory", "refused by the verifier", "would both be pinned as r1_link",
+                                      "map jump: its element 2, program other", "is a prog, not a map", "Too many open files")):
+        json.loads(answer)
+        assert wanted in answer
+    assert len(answers) == 10
+    assert states[:9] == ["? 1 []"] * 9
+    assert states[9:] == ["? 0 ['d', 'd/look', 'shared']"] + ["? 1"] * 2
+
+
+def test_options_without_a_value(rawbpf):
+    for option in ("--pin", "--pin-maps", "--btf", "--only"):
+        done = rawbpf("load", "some.o", option, "")
+        assert done.returncode == 1 and "option '%s' takes a" % option in done.stderr
+
+
 COUNT = """
 .license "GPL"
 .map hits array key=4 value=8 max_entries=1
