@@ -125,6 +125,9 @@ def resolve(name, target=Target()):
         if not found:
             raise SourceError("no executable or library matches %s" % name, missing=True)
         return found
+    used = _of_process(name, target, root)
+    if used is not None:
+        return [used]
     path = _find(name, target, root)
     if path is None:
         raise SourceError("target file '%s' does not exist or is not executable" % name,
@@ -178,7 +181,7 @@ def exe(pid):
         shown = os.readlink("/proc/%d/exe" % pid)
     except OSError as error:
         raise _not_told("program", pid, error) from None
-    return Binary(_without_deleted(shown), reachable(pid, shown, "/proc/%d/exe" % pid))
+    return _used(pid, shown, "/proc/%d/exe" % pid)
 
 
 _ENDED = (b"Z", b"X")
@@ -212,14 +215,14 @@ def mapped(pid):
         raise _not_told("files", pid, error) from None
     if not lines and _state(pid) in _ENDED:
         raise SourceError("process %d has ended" % pid)
-    found = {}
+    found = {}      # by name and file: a library that was replaced can be there twice
     for line in lines:
         fields = line.split(None, 5)
         if len(fields) == 6 and b"x" in fields[1] and fields[5].startswith(b"/"):
-            shown = os.fsdecode(fields[5])
-            if shown not in found:
-                handle = "/proc/%d/map_files/%s" % (pid, fields[0].decode())
-                found[shown] = Binary(_without_deleted(shown), reachable(pid, shown, handle))
+            shown = os.fsdecode(fields[5].replace(b"\\012", b"\n"))
+            key = shown, fields[3], fields[4]
+            if key not in found:
+                found[key] = _used(pid, shown, "/proc/%d/map_files/%s" % (pid, fields[0].decode()))
     return list(found.values())
 
 
@@ -239,32 +242,50 @@ def load_bias(pid, binary):
     raise SourceError("process %d has not mapped %s" % (pid, binary.shown))
 
 
-def reachable(pid, shown, handle):
-    """A path that opens the file the process really uses: its own path, seen from its root, while
-    that is still the same file; else the kernel's `handle` of it under /proc."""
-    path = under(root_of(Target(pid)), shown)
+def _used(pid, shown, handle):
+    """The Binary of a file that a process really uses. It is opened by its own path, seen from the process's root, while
+    that is still the same file; else by the kernel's `handle` of it under /proc. The kernel shows paths from our root,
+    also those of a process that has another one (chroot)."""
+    try:
+        folder = os.readlink("/proc/%d/root" % pid)
+    except OSError:
+        folder = "/"
+    inside = shown[len(folder):] if folder != "/" and shown.startswith(folder + "/") else shown
+    path = under(root_of(Target(pid)), inside)
     try:
         if os.path.samefile(path, handle):
-            return path
+            return Binary(inside, path)
     except OSError:
-        if not shown.endswith(" (deleted)"):
-            return path
-    return handle
+        if not shown.endswith(_DELETED) and not os.path.exists(handle):
+            return Binary(inside, path)     # the handles are for the privileged
+    return Binary(inside[:-len(_DELETED)] if inside.endswith(_DELETED) else inside, handle)
 
 
-def _without_deleted(path):
-    return path[:-10] if path.endswith(" (deleted)") else path
+_DELETED = " (deleted)"
+
+
+def _of_process(name, target, root):
+    """The Binary that a name means in the traced process, None where that has mapped no such file: of a file that was
+    deleted or replaced since, the one that it runs."""
+    if target.pid is None:
+        return None
+    if "/" in name:
+        wanted = {os.path.abspath(name), os.path.abspath(name) if root else os.path.realpath(name)}
+    for binary in _mapped_quietly(target.pid):
+        if "/" in name:
+            if binary.shown in wanted:
+                return _shared(name, binary.path)
+            continue
+        base = os.path.basename(binary.shown)
+        if base == name or base.startswith((name + ".so", name + "-")) and name.startswith("lib"):
+            return _shared(binary.shown, binary.path)
+    return None
 
 
 def _find(name, target, root):
     if "/" in name:
         return name if _is_binary(under(root, name)) or (
             target.unsafe and os.path.isfile(under(root, name))) else None
-    if target.pid is not None:
-        for binary in _mapped_quietly(target.pid):
-            base = os.path.basename(binary.shown)
-            if base == name or base.startswith((name + ".so", name + "-")) and name.startswith("lib"):
-                return binary.shown
     if name.startswith("lib") or ".so" in name:
         from rawbpf.elf.ldcache import find_library
 

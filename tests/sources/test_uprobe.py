@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import time
 
@@ -421,8 +422,6 @@ def test_mount_namespace(tmp_path):
 
 def test_deleted_file(tmp_path):
     """The program of a process whose file is gone."""
-    import shutil
-
     gone = str(tmp_path / "gone")
     shutil.copy(compile_c(LOOP, "-pthread", "-O1", name="loop"), gone)
     child = subprocess.Popen([gone], stdin=subprocess.PIPE)
@@ -534,3 +533,45 @@ def test_a_file_of_nothing_but_code(tmp_path):
     point.vaddr = 64
     with pytest.raises(SourceError, match="has only 64 bytes"):
         point.file_offset
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_file_that_the_process_runs(tmp_path, replaced):
+    """A path that the process has mapped means the file that it runs, though that is deleted or another one has its name."""
+    path = tmp_path / "gone (deleted)" if replaced else tmp_path / "gone"     # a name like the kernel's remark
+    shutil.copy(compile_c(LOOP, "-pthread", "-O1", name="loop"), path)
+    child = subprocess.Popen([path], stdin=subprocess.PIPE)
+    try:
+        until_it_waits(child.pid)
+        target = Target(pid=child.pid)
+        line, = [each.text for each in sources.list_events("uprobe:*:stop", target)]
+        assert line == "uprobe:%s:stop" % sources.literal(str(path))
+        path.unlink()
+        if replaced:
+            shutil.copy(compile_c(LOOP, "-pthread", "-O1", "-fno-inline", "-DOTHER", name="loop"), path)
+        assert [each.text for each in sources.list_events("uprobe:*:stop", target)] == [line]
+        with tracing(line, target=target) as seen:
+            child.communicate(b"x")
+        assert seen.hits == 1 and seen.points[0].listed == line
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_changed_root(tmp_path):
+    """chroot(2) in the same mount namespace, of which /proc/PID/maps has our paths: with -p they are the process's own."""
+    root = tmp_path / "root"
+    root.mkdir()
+    shutil.copy(compile_c(LOOP, "-pthread", "-O1", "-static", name="loop"), root / "prog")
+    child = subprocess.Popen(["/prog"], stdin=subprocess.PIPE, preexec_fn=lambda: os.chroot(root))
+    try:
+        until_it_waits(child.pid)
+        target = Target(pid=child.pid)
+        assert [e.text for e in sources.list_events("uprobe:*:st?p", target)] == ["uprobe:/prog:step", "uprobe:/prog:stop"]
+        with tracing("uprobe:/prog:step", target=target) as seen, tracing("uprobe:stop", target=target) as named, \
+                tracing("uprobe:prog:stop", target=target) as short:
+            child.communicate(b"x")
+        assert (seen.hits, named.hits, short.hits) == (2, 1, 1)
+    finally:
+        child.kill()
+        child.wait()
