@@ -82,6 +82,11 @@ class Builder:
         """gotol (v4): reaches further than 32767 slots."""
         self._emit(JA32, ref=Label(target))
 
+    def jump_to(self, register):
+        """gotox: to the address in a register, which comes out of a map of type insn_array (Linux 6.19)."""
+        self._need_wide(register)
+        self._emit(JAX, register.number)
+
     def may_jump(self, target):
         """may_goto (Linux 6.9): leaves a loop that runs too long."""
         self._emit(BPF_JMP | BPF_JCOND, ref=Label(target))

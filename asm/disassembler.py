@@ -155,6 +155,8 @@ def _alu(code, dst, src, off, imm, ref):
 def _jmp(code, dst, src, off, imm, ref):
     operation, wide = code & 0xF0, code & 7 == BPF_JMP
     target = "goto %s" % ref.name if isinstance(ref, Label) else "goto pc%+d" % off
+    if code == JAX:
+        return None if src or off or imm else "gotox r%d" % dst
     if operation == BPF_JA:
         if dst or src or code & BPF_X:
             return None

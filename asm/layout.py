@@ -137,7 +137,8 @@ def _sink_unlikely(function):
                                   or operator == "!=" and (otherwise, then) == (block, after)):
             unlikely.append(block)
     if unlikely:
-        function.blocks = [block for block in blocks if block not in unlikely] + unlikely
+        moved = set(unlikely)
+        function.blocks = [block for block in blocks if block not in moved] + unlikely
 
 
 def _skip_jumps(function, registers):

@@ -475,13 +475,12 @@ class _Walk:
         memory = self.memory
         known = memory.get(key)
         if known:
-            for there, length in list(known):
-                if there < at + size and at < there + length:
-                    value = known.pop((there, length))
-                    if type(value) is int and length > 1:
-                        for i, byte in enumerate(_bytes(value, length), there):
-                            if not at <= i < at + size:
-                                known[i, 1] = byte
+            for there, length in _overlapping(known, at, size):
+                value = known.pop((there, length))
+                if type(value) is int and length > 1:
+                    for i, byte in enumerate(_bytes(value, length), there):
+                        if not at <= i < at + size:
+                            known[i, 1] = byte
         if type(key) is not Value:
             if key in self.escaped:
                 self._forget_others(key)
@@ -549,11 +548,20 @@ def _inside(place, distance):
     return 0 <= off + distance <= slot.size
 
 
+def _overlapping(known, at, size):
+    """List of the (offset, size) among the keys of `known` that have some of these bytes."""
+    if len(known) <= 64:
+        return [(there, length) for there, length in known if there < at + size and at < there + length]
+    return [place for length in (1, 2, 4, 8) for place in [(there, length) for there in range(
+        at - length + 1, at + size)] if place in known]
+
+
 def _within(known, at, size):
     """The number in these bytes, if numbers are known in all of them; else None."""
     data, seen = bytearray(size), set()
-    for (there, length), value in known.items():
-        if type(value) is int and there < at + size and at < there + length:
+    for there, length in _overlapping(known, at, size):
+        value = known[there, length]
+        if type(value) is int:
             for i, byte in enumerate(_bytes(value, length), there - at):
                 if 0 <= i < size:
                     seen.add(i)

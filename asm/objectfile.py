@@ -285,7 +285,7 @@ def _stays_inside(section, piece, slots, start, end):
     """Jumps between functions have no meaning once the functions are apart."""
     first, last = slots[start], slots[end]
     for index, i in enumerate(piece.instructions):
-        if i.code & 7 in (5, 6) and i.code & 0xF0 not in (0x80, 0x90):
+        if i.code & 7 in (5, 6) and i.code & 0xF0 not in (0x80, 0x90) and i.code != 0x0d:     # gotox: wherever
             target = slots[start + index] + 1 + (i.imm if i.code == 0x06 else i.off)
             if not first <= target < last:
                 raise error_at(section.lines[start + index], "a jump out of the function")

@@ -41,6 +41,7 @@ BPF_ADDR_PERCPU = -1          # the kernel's own (6.10): what it makes of bpf_th
 LDDW = BPF_LD | BPF_DW | BPF_IMM
 JA = BPF_JMP | BPF_JA
 JA32 = BPF_JMP32 | BPF_JA
+JAX = BPF_JMP | BPF_JA | BPF_X     # gotox (Linux 6.19): to an address out of a map of type insn_array
 CALL = BPF_JMP | BPF_CALL
 EXIT = BPF_JMP | BPF_EXIT
 

@@ -11,7 +11,7 @@ from .errors import AsmSyntaxError
 from .helpers import NUMBER
 from .instruction import FuncRef, KsymRef, Label, MapRef, slot_numbers
 from .opcodes import BPF_PSEUDO_BTF_ID, BPF_PSEUDO_CALL, BPF_PSEUDO_FUNC, BPF_PSEUDO_KFUNC_CALL
-from .opcodes import BPF_PSEUDO_MAP_FD, BPF_PSEUDO_MAP_VALUE, CALL, JA32, LDDW
+from .opcodes import BPF_PSEUDO_MAP_FD, BPF_PSEUDO_MAP_VALUE, CALL, JA32, JAX, LDDW
 from .statement import CallRef, SymbolRef
 
 _COMPARED = 5000             # names that are looked at for a likely one
@@ -56,7 +56,7 @@ class Resolver:
             off = instruction.imm
         elif code == LDDW:
             off = instruction.imm - (instruction.imm >> 31 << 32)
-        elif code & 0xF0 in (0x80, 0x90):
+        elif code & 0xF0 in (0x80, 0x90) or code == JAX:
             return
         else:
             off = instruction.off

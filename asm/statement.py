@@ -20,7 +20,8 @@ _PSEUDO = {"map_fd": (BPF_PSEUDO_MAP_FD, BPF_PSEUDO_MAP_VALUE), "map_idx": (BPF_
            "btf_id": (BPF_PSEUDO_BTF_ID, None)}
 _ASSIGN = ("=", *(op + "=" for op in ALU_OPERATION))
 _COMPARE = tuple(JUMP_OPERATION)
-_KEYWORDS = ("lock", "store_release", "ld_pseudo", "if", "goto", "gotol", "may_goto", "exit", "call", "callx", ".insn")
+_KEYWORDS = ("lock", "store_release", "ld_pseudo", "if", "goto", "gotol", "gotox", "may_goto", "exit", "call", "callx",
+             ".insn")
 # what no constant of .equ may be called
 RESERVED = {*TYPES, *SWAPS, *_PSEUDO, *_KEYWORDS, "ll", "pc", "s", "skb", "map", "func", "subprog", "ksym", "kfunc",
             "atomic", "addr_space_cast", "load_acquire"}
@@ -365,6 +366,9 @@ class Statement(Tokens):
     def _gotol(self):
         off, ref = self._target(32)
         return Instruction(JA32, 0, 0, 0, off, ref)
+
+    def _gotox(self):
+        return Instruction(JAX, self.register("r"))
 
     def _may_goto(self):
         off, ref = self._target(16)

@@ -20,7 +20,7 @@ def drop_overwritten(function):
                 base, (off, size) = op.args[0], op.info
                 if type(base) is Value:
                     later = again.setdefault(base.n, set())
-                    if any(at <= off and off + size <= at + length for at, length in later):
+                    if _covered(later, off, size):
                         gone.add(i)
                     else:
                         later.add((off, size))
@@ -31,6 +31,13 @@ def drop_overwritten(function):
                     again = {n: later for n, later in again.items() if n in apart}
         if gone:
             block.ops = [op for i, op in enumerate(block.ops) if i not in gone]
+
+
+def _covered(stores, off, size):
+    """Is one of the (offset, size) around all of these bytes? A store is of 1, 2, 4 or 8 bytes: few can be."""
+    if len(stores) <= 16:
+        return any(at <= off and off + size <= at + length for at, length in stores)
+    return any((off - back, length) in stores for length in (1, 2, 4, 8) for back in range(length - size + 1))
 
 
 def merge_stores(function):

@@ -39,7 +39,7 @@ def _forms():
             forms[name + bits + " k"] = (cls | op, "r", 0, "o", "i")
             forms[name + bits + " x"] = (cls | op | 8, "r", "r", "o", 0)
     forms.update({"ja": (0x05, 0, 0, "o", 0), "gotol": (0x06, 0, 0, 0, "i"), "may_goto": (0xe5, 0, 0, "o", 0),
-                  "exit": (0x95, 0, 0, 0, 0), "callx": (0x8d, "r", 0, 0, 0), "call helper": (0x85, 0, 0, 0, "n"),
+                  "exit": (0x95, 0, 0, 0, 0), "callx": (0x8d, "r", 0, 0, 0), "gotox": (0x0d, "r", 0, 0, 0), "call helper": (0x85, 0, 0, 0, "n"),
                   "call local": (0x85, 0, 1, 0, "i"), "call kfunc": (0x85, 0, 2, "o", "i")})
     for src, name in enumerate(("", " map fd", " map value", " btf id", " func", " map idx", " map idx value")):
         forms["lddw" + name] = (0x18, "r", src, 0, "i", "i" if src in (0, 2, 6) else 0)
@@ -60,7 +60,7 @@ def _forms():
 
 
 FORMS = _forms()
-LLVMS = [form for form in FORMS if form != "percpu"]      # that one is the kernel's own
+LLVMS = [form for form in FORMS if form not in ("percpu", "gotox")]      # the kernel's own; LLVM 22
 _NAMES = list(FORMS)
 _OFFSETS = (0, 0, 1, -1, 2, 8, 16, 32, -8, 0x7fff, -0x8000)
 _NUMBERS = (0, 0, 1, -1, 2, 16, 32, 64, 0xe1, 0xf1, 0x100, 0x110, 0x7fffffff, -0x80000000)

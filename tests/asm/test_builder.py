@@ -158,6 +158,7 @@ def test_everything_else_that_the_text_says():
         b.call(5)
         b.call(KsymRef("bpf_x"), r1)
         b.callx(r3)
+        b.jump_to(r3)
         b.set(r3, KsymRef("v"))
         b.set(r3, MapRef("m", 8))
         b.label("again")
@@ -175,6 +176,7 @@ def test_everything_else_that_the_text_says():
         call bpf_ktime_get_ns
         call kfunc[bpf_x]
         callx r3
+        gotox r3
         r3 = ksym[v] ll
         r3 = map[m][0]+8 ll
     again: may_goto again
@@ -239,7 +241,7 @@ def test_a_builder_becomes_an_object():
     lambda b: b.count(r1, 0xFFFFFFFF).__enter__(), lambda b: b.set(u64[r1], 0xFFFFFFFF), lambda b: b.set(r1, r2 + (1 << 31)),
     lambda b: b.atomic("+", u64[r1], w2), lambda b: b.atomic("+", s32[r1], r2), lambda b: b.load_acquire(w1, u64[r2]),
     lambda b: b.load_acquire(r1, s32[r2]), lambda b: b.store_release(s32[r1], r2), lambda b: b.swap("be", w1, 64),
-    lambda b: b.callx(w3), lambda b: b.addr_space_cast(r1, r2, 1 << 20, 1), lambda b: b.packet(u8, 1.5),
+    lambda b: b.callx(w3), lambda b: b.jump_to(w3), lambda b: b.addr_space_cast(r1, r2, 1 << 20, 1), lambda b: b.packet(u8, 1.5),
     lambda b: u64[r1 + 1.5], lambda b: b.call(1 << 40), lambda b: b.neg(5), lambda b: b.swap("be", 5, 16),
     lambda b: b.atomic("+", u64[r1], 5), lambda b: b.atomic("+", r1, r2), lambda b: b.atomic("cmpxchg", u64[r1], (r0, r2)),
     lambda b: b.load_acquire(5, u64[r1]), lambda b: b.store_release(u64[r1], 5), lambda b: b.callx(5),

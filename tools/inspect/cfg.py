@@ -6,7 +6,7 @@ Blocks of a function are numbered by place, 0 and 1 being its entry and exit. An
 
 from .xlated import Names, instruction_text, listing
 
-_EXIT, _CALL, _JA, _JA32 = 0x95, 0x85, 0x05, 0x06
+_EXIT, _CALL, _JA, _JA32, _JAX = 0x95, 0x85, 0x05, 0x06, 0x0d
 _EDGE = '\tfn_%d_bb_%d:s -> fn_%d_bb_%d:n [style="solid,bold", color=black, weight=10, constraint=true];\n'
 _ESCAPED = str.maketrans({letter: "\\" + letter for letter in '<>{}|&"\\'})
 
@@ -14,7 +14,7 @@ _ESCAPED = str.maketrans({letter: "\\" + letter for letter in '<>{}|&"\\'})
 def jump_target(slot, instruction):
     """Slot that a jump goes to, or None when it is none."""
     code = instruction.code
-    if code & 7 not in (5, 6) or code in (_EXIT, _CALL, 0x8d):
+    if code & 7 not in (5, 6) or code in (_EXIT, _CALL, 0x8d, _JAX):
         return None
     return slot + 1 + (instruction.imm if code == _JA32 else instruction.off)
 
@@ -43,7 +43,7 @@ def blocks(part):
         target = jump_target(slot, instruction)
         if target is not None and first <= target <= last:
             leaders.add(target)
-        if (target is not None or instruction.code == _EXIT) and index + 1 < len(part):
+        if (target is not None or instruction.code in (_EXIT, _JAX)) and index + 1 < len(part):
             leaders.add(part[index + 1][0])
     found = []
     for item in part:
@@ -58,6 +58,8 @@ def blocks(part):
         target = jump_target(slot, instruction)
         if instruction.code == _EXIT:
             edges = [None]
+        elif instruction.code == _JAX:
+            edges = []              # wherever the table says
         elif target is None:
             edges = [following]
         elif instruction.code in (_JA, _JA32):
