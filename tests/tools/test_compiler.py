@@ -172,6 +172,16 @@ def test_stacks_are_no_batch():
                                  "probes"),
     ("BEGIN { print(args.x); }", "The args builtin can only be used with tracepoint, rawtracepoint, fentry/fexit, "
                                  "and uprobe probes (special used here)"),
+    ("macro m(a) { if (a) { return; } } BEGIN { m(1); }", "'return' statement is not allowed in a macro"),
+    ("BEGIN { let $a : string[1025]; $a = \"x\"; }", "String type is too long (over 1024 bytes): string[1025]"),
+    ("let @a = hash(99999999999); BEGIN { @a[1] = 1; }", "map AT_a does not fit a BPF map: 99999999999 entries of 4 + 8 bytes, "
+     "where each of these numbers has 32 bits"),
+    ("BEGIN { printf(\"%99999999999999999999d\", 1); }", "field width is over 65535: d"),
+    ("BEGIN { printf(\"%-" + 5000 * "9" + "s\", 1); }", "field width is over 65535: s"),
+    ("".join("macro m%d(a) { m%d(a) } " % (i, i + 1) for i in range(1000)) + "macro m1000(a) { a } BEGIN { m0(1); }",
+     "macros are nested too deeply (more than 400 levels)"),
+    ("#define A0 1\n" + "".join("#define A%d (A%d + 1)\n" % (i + 1, i) for i in range(1200)) + "BEGIN { print(A1200); }",
+     "the expression is too long or nested too deeply (more than 1000 levels)"),
     ("BEGIN { let $a : uint8 = 300; }", "Type mismatch for $a: trying to assign value of type 'int16' when variable "
                                         "already has a type 'uint8'"),
 ])

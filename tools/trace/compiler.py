@@ -396,6 +396,10 @@ class Compiler:
         for map in [*self.extra_maps.values(), *self.point_texts.kernel_maps(), *scratch.kernel_maps(self),
                     *maps.internal_maps(self)]:
             kernel_maps[map.name] = map
+        for map in kernel_maps.values():
+            if max(map.key_size, map.value_size, map.max_entries) >> 32:
+                raise ScriptError(None, "map %s does not fit a BPF map: %d entries of %d + %d bytes, where each of these numbers "
+                                  "has 32 bits" % (map.name, map.max_entries, map.key_size, map.value_size))
         return Compiled(programs, kernel_maps, infos, self.events, self.config, self.output, "events", self.losses,
                         self.diagnostics.warnings, self.script)
 

@@ -141,6 +141,13 @@ class ExpandedSpan(Span):
         return ExpandedSpan(super().to(other), self.origin)
 
 
+def outermost(span):
+    """Where the script itself uses the macros that a place comes from."""
+    while isinstance(span, ExpandedSpan):
+        span = span.origin
+    return span
+
+
 class Diagnostic:
     """One error or warning. `contexts` are (message, span) pairs that belong to it: where a macro
     came from, the earlier definition, ..."""

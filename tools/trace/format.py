@@ -11,6 +11,7 @@ from . import types
 from .types import Boolean, Buffer, Integer, Pointer, String
 
 _SPEC = re.compile(r"%(-?)(\+?)( ?)(#?)(0?)(\*|\d+)?(?:\.(\*|\d+))?([hlLjzt]*)([diouxXeEfFGaAcspn%]|gr|g|rh|rx|r)")
+_WIDEST = 65535         # characters that a field is filled up to
 _BITS = {"": 32, "hh": 8, "h": 16, "l": 64, "ll": 64, "j": 64, "z": 64, "t": 64}
 _NUMBERS = (Integer, Boolean, Pointer)
 
@@ -89,6 +90,11 @@ class Spec(NamedTuple):
         return None
 
 
+def _width(digits):
+    """The number that a width is; of one with very many digits, one that is too large."""
+    return int(digits[:10]) if digits and digits != "*" else 0
+
+
 class Format:
     """A parsed format: `fragments` of fixed text with `specs` between them."""
 
@@ -106,7 +112,7 @@ class Format:
             self.fragments.append("".join(fragment))
             fragment = []
             self.specs.append(Spec(bool(left), bool(plus), bool(alternate), bool(zeros),
-                                   int(width) if width and width != "*" else 0, _BITS.get(length, 32), letter))
+                                   _width(width), _BITS.get(length, 32), letter))
         self.fragments.append("".join(fragment) + text[end:])
 
     def check(self, kinds):
@@ -116,6 +122,8 @@ class Format:
                 "not enough" if len(kinds) < len(self.specs) else "too many", len(kinds), len(self.specs)))
         for spec, kind in zip(self.specs, kinds):
             letter = spec.letter
+            if spec.width > _WIDEST:
+                raise FormatError("field width is over %d: %s" % (_WIDEST, letter))
             if kind is None or isinstance(kind, types.NoneType):
                 raise FormatError("unable to print none type for specifier: %s" % letter)
             if letter in ("d", "i", "u", "o", "x", "X", "c", "p", "gr"):

@@ -12,6 +12,13 @@ def run(script, find, positional=(), named=(), include_paths=(), includes=(), di
     """Does all that to a Script in place; returns the preprocess.Names of its C text.
 
     find(kind, name): the Type of BTF or None; the others as `prepare` and `bind` take them."""
+    from .parser import deep_recursion
+    with deep_recursion():
+        return _run(script, find, positional, named, include_paths, includes, diagnostics)
+
+
+def _run(script, find, positional, named, include_paths, includes, diagnostics):
+    from .parser import check_depth
     text = script.source.text
     if "import" in text and script.imports:
         from .imports import follow
@@ -23,10 +30,14 @@ def run(script, find, positional=(), named=(), include_paths=(), includes=(), di
         names = _NoText(find, include_paths, diagnostics)
     from .stdlib import macros_of
     library = macros_of(text)
-    has_macros = bool(script.macros or library)
+    own_macros = bool(script.macros)
+    has_macros = bool(own_macros or library)
     if has_macros:
         from . import macros
         macros.expand(script, diagnostics, library)
+        diagnostics.check()
+    if own_macros or script.definitions:        # what they stand for may be deeper than what the parser lets through
+        check_depth(script, diagnostics)
         diagnostics.check()
     if has_macros or "= {" in text or "={" in text:
         from . import ast

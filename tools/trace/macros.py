@@ -7,11 +7,12 @@ as `typeof(...)`, for a type) and is put in wherever the body uses it.
 """
 
 from . import ast, builtins
-from .diagnostics import ExpandedSpan
+from .diagnostics import ExpandedSpan, outermost
 from .parser_stmt import effect
 
 TYPE_OPERATORS = (ast.Sizeof, ast.Offsetof, ast.Typeof, ast.Typeinfo)
 MAX_NODES = 100000      # that expansion may make
+MAX_DEPTH = 400         # of macros in macros
 
 
 class Frame:
@@ -204,6 +205,10 @@ class Macros:
             self.diagnostics.error(node.span, "Recursive macro call detected. Call chain: "
                                    + " > ".join(names))
             return node
+        if len(chain) == MAX_DEPTH:
+            self.by_name = {}
+            self.diagnostics.error(outermost(node.span), "macros are nested too deeply (more than %d levels)" % MAX_DEPTH)
+            return node
         inner = Frame(macro, len(chain) + 1, frame)
         for parameter, argument in zip(macro.parameters, arguments):
             if isinstance(parameter, ast.Variable):
@@ -243,6 +248,9 @@ def expand(script, diagnostics, library=()):
     macros = Macros(diagnostics)
     for macro in script.macros:
         macros.define(macro)
+        for node in macro.body.walk():
+            if isinstance(node, ast.Return):
+                diagnostics.error(node.span, "'return' statement is not allowed in a macro")
     for macro in library:
         if all(mismatch(own, macro.parameters) for own in macros.by_name.get(macro.name, ())):
             macros.define(macro)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from . import ast
 from .attachpoints import attach_points
-from .diagnostics import Diagnostics, Source, Span
+from .diagnostics import Diagnostics, Source, Span, outermost
 from .lexer import SKIP
 from .parser_expr import MAX_CHAIN, NUMBERED, TAGS, TooDeep, is_type_word
 from .parser_stmt import StatementParser
@@ -356,7 +356,7 @@ def check_depth(script, diagnostics):
     while stack:
         node, depth = stack.pop()
         if depth > MAX_CHAIN:
-            diagnostics.error(node.span, "the expression is too long or nested too deeply "
+            diagnostics.error(outermost(node.span), "the expression is too long or nested too deeply "
                               "(more than %d levels)" % MAX_CHAIN)
             return
         stack.extend((child, depth + 1) for child in node.children())

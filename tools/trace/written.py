@@ -110,6 +110,9 @@ class WrittenTypes:
         if isinstance(node, ast.ArrayType):
             element = self.written_type(node.element)
             if isinstance(element, String):
+                if node.count > self.config.max_strlen and not self.meta:
+                    self.error(node, "String type is too long (over %d bytes): string[%d]" % (self.config.max_strlen, node.count),
+                               ["Increase BPFTRACE_MAX_STRLEN."])
                 return String(node.count)
             return types.Array(element, node.count)
         if isinstance(node, ast.PointerType):
