@@ -125,6 +125,7 @@ def has_helper(name, type):
 
 @functools.lru_cache(maxsize=None)
 def _helper_probe(type):
+    number(PROG_TYPES, type, "program type")
     return _HelperProbe(type)
 
 
@@ -304,6 +305,7 @@ def kfunc_names():
 def kfuncs(type):
     """Names of the kernel functions that programs of this type may call (5.13+). Each is asked of the verifier, which
     takes a second or two for all."""
+    number(PROG_TYPES, type, "program type")
     return [name for name in kfunc_names() if has_kfunc(name, type)]
 
 
@@ -341,6 +343,8 @@ def feature(kind, name, type=None):
            "helper": lambda each: has_helper(each, type), "kfunc": lambda each: has_kfunc(each, type)}.get(kind)
     if ask is None:
         raise ValueError("no kind of feature is called %r" % kind)
+    if kind in ("helper", "kfunc"):
+        number(PROG_TYPES, type, "program type")
     there = ask(name)
     return Feature(kind, name, there, introduced.version(kind, name), "" if there else introduced.needs(kind, name))
 
@@ -365,11 +369,18 @@ _LARGE = _code((0xb7, 0, 0, 0, 0)) * 4097 + _code((0x95, 0, 0, 0, 0))
 _LOOP = _code((0xb7, 0, 0, 0, 3), (0x17, 0, 0, 0, 1), (0x55, 0, 0, -2, 0), (0x95, 0, 0, 0, 0))
 
 
+def _instructions(name):
+    try:
+        return _INSTRUCTIONS[name]
+    except KeyError:
+        raise ValueError("no family of instructions is called %r: they are %s" % (name, ", ".join(_INSTRUCTIONS))) from None
+
+
 @functools.lru_cache(maxsize=None)
 def has_instruction(name):
     """Is a family of instructions there? Names: jmp_lt (ISA v2), jmp32 (v3), atomic_fetch (counted to
     v3 by compilers, but 5.12+), sign_extend (v4), may_goto, load_acquire."""
-    return _refusal("socket_filter", _INSTRUCTIONS[name]) == ""
+    return _refusal("socket_filter", _instructions(name)) == ""
 
 
 @functools.lru_cache(maxsize=None)
@@ -416,7 +427,7 @@ class Device:
             helper_number(name), _NO_HELPER + ("not supported by FW", "unsupported function id"))
 
     def has_instruction(self, name):
-        return self._loads("socket_filter", _INSTRUCTIONS[name])
+        return self._loads("socket_filter", _instructions(name))
 
     def has_large_programs(self):
         return self._loads("socket_filter", _LARGE)

@@ -12,6 +12,21 @@ _TYPES = {
 }
 
 
+def packed(form, what, *values):
+    """struct.Struct.pack(); a ValueError that names what does not fit in."""
+    try:
+        return form.pack(*values)
+    except struct.error:
+        raise _unfit(what, values if len(values) > 1 else values[0], form) from None
+
+
+def _unfit(what, value, form):
+    if len(form.format) == 2 and isinstance(value, int):
+        return ValueError("%s: %d does not fit into %d bits%s" % (
+            what, value, 8 * form.size, "" if form.format[1:] in "iqhb" else " without a sign"))
+    return ValueError("%s: %r is no such number" % (what, value))
+
+
 class Layout:
     __slots__ = ("size", "fields", "_whole")
 
@@ -40,7 +55,10 @@ class Layout:
         for name, value in values.items():
             if value:
                 offset, form = fields[name]
-                form.pack_into(buffer, offset, value)
+                try:
+                    form.pack_into(buffer, offset, value)
+                except struct.error:
+                    raise _unfit(name, value, form) from None
             elif name not in fields:
                 raise KeyError(name)
         return buffer
@@ -51,7 +69,10 @@ class Layout:
 
     def set(self, buffer, name, value):
         offset, form = self.fields[name]
-        form.pack_into(buffer, offset, value)
+        try:
+            form.pack_into(buffer, offset, value)
+        except struct.error:
+            raise _unfit(name, value, form) from None
 
     def unpack(self, buffer):
         """{field: value} of all fields that lie within the buffer; char arrays are cut at the NUL."""

@@ -10,7 +10,8 @@ import struct
 from . import syscalls
 from .errors import KernelError, refused
 from .introduced import since
-from .kobject import BpfObject, KernelObject, fd_of
+from .kobject import BpfObject, KernelObject, fd_of, text_buffer
+from .layout import packed
 from .syscalls import address
 from .uapi import (ATTACH_TYPES, F_KPROBE_MULTI_RETURN, F_REPLACE, F_UPROBE_MULTI_PATH_FD,
                    F_UPROBE_MULTI_RETURN)
@@ -177,7 +178,7 @@ def close_all(objects):
 
 
 def _u64s(values):
-    return bytearray(struct.pack("=%dQ" % len(values), *values))
+    return bytearray(packed(struct.Struct("=%dQ" % len(values)), "numbers of 64 bits", *values)) if values else bytearray()
 
 
 def attach_perf_event(program, event, cookie=None):
@@ -204,7 +205,7 @@ def attach_perf_event(program, event, cookie=None):
 
 def attach_raw_tracepoint(program, name="", cookie=None):
     """A raw_tracepoint program on the tracepoint with this name (no group). A cookie needs 6.10+."""
-    text = bytearray(name.encode() + b"\0") if name else bytearray()
+    text = text_buffer(name.encode(), "the name of a tracepoint") if name else bytearray()
     try:
         fd = syscalls.bpf("raw_tracepoint_open", name=address(text), prog_fd=program.fileno(),
                           cookie=cookie or 0)
@@ -238,7 +239,7 @@ def attach_tracing_multi(program, attach_type, ids, cookies=None):
     "trace_fsession_multi", which the program was loaded with."""
     if cookies is not None and len(cookies) != len(ids):
         raise ValueError("one cookie for each function, please")
-    buffers = [bytearray(struct.pack("=%dI" % len(ids), *ids)), _u64s(cookies or ())]
+    buffers = [bytearray(packed(struct.Struct("=%dI" % len(ids)), "BTF ids", *ids)), _u64s(cookies or ())]
     try:
         fd = syscalls.link_create("tracing_multi", prog_fd=program.fileno(), attach_type=ATTACH_TYPES[attach_type],
                                   ids=address(buffers[0]), cookies=address(buffers[1]), cnt=len(ids))
@@ -297,7 +298,7 @@ def attach_kprobe_multi(program, symbols=None, addresses=None, cookies=None, ret
         buffers.append(_u64s(addresses))
         addresses_at = address(buffers[-1])
     else:
-        names = [name.encode() + b"\0" for name in symbols]
+        names = [bytes(text_buffer(name.encode(), "a symbol")) for name in symbols]
         text, at, where = bytearray(b"".join(names)), 0, []
         base = address(text)
         for name in names:
@@ -331,8 +332,7 @@ def attach_uprobe_multi(program, path, offsets, ref_ctr_offsets=None, cookies=No
     given. path_fd: a descriptor of the binary's file instead of its path (6.13+). The program's
     expected_attach_type must be trace_uprobe_multi, or trace_uprobe_session for session=True (6.13+).
     """
-    name = bytearray((path if isinstance(path, bytes)
-                      else str(path).encode("utf-8", "surrogateescape")) + b"\0")
+    name = text_buffer(path if isinstance(path, bytes) else str(path).encode("utf-8", "surrogateescape"), "a path")
     call = "attach of uprobe program to %d places in %s" % (len(offsets), path)
     buffers = [_u64s(offsets)]
     where = []

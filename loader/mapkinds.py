@@ -106,7 +106,10 @@ class ObjectMap(Map):
     def _encode(self, value):
         if isinstance(value, (bytes, bytearray)):
             return Map._encode(self, value)
-        return bytearray(fd_of(value).to_bytes(self.value_size, "little"))
+        try:
+            return bytearray(fd_of(value).to_bytes(self.value_size, "little"))
+        except OverflowError:
+            raise ValueError("%d is neither a descriptor nor a number of %d bytes" % (value, self.value_size)) from None
 
     def number(self, key):
         """The element as an integer, None when there is none."""

@@ -17,8 +17,8 @@ from .introduced import since
 from .kobject import BpfObject, fd_of
 from .program import object_name
 from .syscalls import ATTR, address, bpf_raw
-from .uapi import (ANY, F_NO_PREALLOC, F_NUMA_NODE, F_RDONLY, F_TOKEN_FD, F_VTYPE_BTF_OBJ_FD, F_WRONLY, MAP_TYPES, name_of,
-                   number)
+from .uapi import (ANY, EXIST, F_NO_PREALLOC, F_NUMA_NODE, F_RDONLY, F_TOKEN_FD, F_VTYPE_BTF_OBJ_FD, F_WRONLY, MAP_TYPES, NOEXIST,
+                   name_of, number)
 
 _NET = {"devmap", "devmap_hash", "sockmap", "sockhash", "cpumap", "xskmap", "reuseport_sockarray"}
 
@@ -26,6 +26,7 @@ _NET = {"devmap", "devmap_hash", "sockmap", "sockhash", "cpumap", "xskmap", "reu
 STORAGE = ("sk_storage", "inode_storage", "task_storage", "cgrp_storage")
 
 _BATCH = 4096                 # elements a batch call
+_BATCH_BYTES = 1 << 20        # of keys and values, at most, unless one bucket has more
 _UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, 524}
 
 _ELEM = struct.Struct("=I4xQQQ")
@@ -126,7 +127,10 @@ class Map(BpfObject):
     # -- elements --
 
     def _elem(self, command, key=0, value=0, flags=0):
-        attr = bytearray(_ELEM.pack(self.fileno(), key, value, flags))
+        try:
+            attr = bytearray(_ELEM.pack(self.fileno(), key, value, flags))
+        except struct.error:
+            raise ValueError("flags: %r does not fit into 64 bits" % (flags,)) from None
         return bpf_raw(command, attr)
 
     def _refused(self, what, error):
@@ -321,7 +325,7 @@ class Map(BpfObject):
 
     def _batch_items(self, command):
         """Elements by batches (5.6+); sets _batches to False when the kernel has none for this map."""
-        count = min(self.max_entries, _BATCH) or 1
+        count = min(self.max_entries, self._batch_size()) or 1
         layout = ATTR["batch"]
         # The cursor is a u32 for hash and array maps and a key for others.
         cursor, following = bytearray(max(self.key_size, 8)), bytearray(max(self.key_size, 8))
@@ -355,21 +359,23 @@ class Map(BpfObject):
                 return
             cursor, following, first = following, cursor, False
 
+    def _batch_size(self):
+        """Elements of a batch call."""
+        return max(1, min(_BATCH, _BATCH_BYTES // (self.key_size + self._wire_size() or 1)))
+
     def update_batch(self, items, flags=ANY):
-        """Sets many elements (pairs of key and value), by batches where the kernel can."""
+        """Sets many elements (pairs of key and value), by batches where the kernel can -> how many were set: with
+        NOEXIST or EXIST, which no batch takes, those are passed over for which update() says False."""
         items = list(items.items() if isinstance(items, dict) else items)
-        if self._batches:
-            for start in range(0, len(items), _BATCH):
-                part = items[start:start + _BATCH]
-                keys = bytearray(b"".join([self._key(key) for key, _ in part]))
-                values = bytearray(b"".join([self._encode(value) for _, value in part]))
-                if not self._batch("map_update_batch", len(part), keys, values, flags):
-                    break
-            else:
-                return
-            items = items[start:]
-        for key, value in items:
-            self.update(key, value, flags)
+        start, size = 0, self._batch_size()
+        while self._batches and not flags & (NOEXIST | EXIST) and start < len(items):
+            part = items[start:start + size]
+            keys = bytearray(b"".join([self._key(key) for key, _ in part]))
+            values = bytearray(b"".join([self._encode(value) for _, value in part]))
+            if self._batch("map_update_batch", len(part), keys, values, flags) is False:
+                break
+            start += len(part)
+        return start + sum([self.update(key, value, flags) for key, value in items[start:]])
 
     def delete_batch(self, keys):
         """Removes many elements; those that are not there are passed over."""

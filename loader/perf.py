@@ -11,7 +11,7 @@ import struct
 from . import kernel, syscalls
 from .errors import KernelError, explain, refused
 from .introduced import since
-from .kobject import KernelObject
+from .kobject import KernelObject, text_buffer
 from .syscalls import PERF_EVENT_ATTR, address
 
 # enum perf_type_id
@@ -53,7 +53,7 @@ class Attr:
         self.what, self.kind, self.fields, self._texts = what, kind, fields, []
 
     def _text(self, data):
-        buffer = bytearray(data + b"\0")
+        buffer = text_buffer(data, "a name")
         self._texts.append(buffer)
         return address(buffer)
 
@@ -100,15 +100,22 @@ def uprobe(path, offset, ref_ctr_offset=0, retprobe=False):
     return attr
 
 
+def _of(table, name, what):
+    try:
+        return table[name]
+    except KeyError:
+        raise ValueError("no %s is called %r: they are %s" % (what, name, ", ".join(table))) from None
+
+
 def software(name, period=None, freq=None):
     """A software event of SOFTWARE, every `period` or `freq` times a second."""
-    return Attr("software event %s" % name, type=TYPE_SOFTWARE, config=SOFTWARE[name],
+    return Attr("software event %s" % name, type=TYPE_SOFTWARE, config=_of(SOFTWARE, name, "software event"),
                 **_rate(period, freq))
 
 
 def hardware(name, period=None, freq=None):
     """A generic hardware event of HARDWARE; needs a PMU, which many virtual machines lack."""
-    return Attr("hardware event %s" % name, type=TYPE_HARDWARE, config=HARDWARE[name],
+    return Attr("hardware event %s" % name, type=TYPE_HARDWARE, config=_of(HARDWARE, name, "hardware event"),
                 **_rate(period, freq))
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from . import introduced, kernel, syscalls, verifier
 from .errors import KernelError, VerifierError, explain, refused
 from .introduced import since
-from .kobject import BpfObject, KernelObject, fd_of
+from .kobject import BpfObject, KernelObject, fd_of, text_buffer
 from .syscalls import address
 from .uapi import (ATTACH_TYPES, F_TOKEN_FD, PROG_TYPES, PSEUDO_FUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, name_of, number)
 
@@ -122,7 +122,7 @@ class Program(BpfObject):
             fd_array = [0] + modules
         if not code or len(code) % 8:
             raise ValueError("a program is a non-empty sequence of 8-byte instructions")
-        buffers = [bytearray(code), bytearray(license.encode() + b"\0"), bytearray(func_info[1]),
+        buffers = [bytearray(code), text_buffer(license.encode(), "a license"), bytearray(func_info[1]),
                    bytearray(line_info[1]), bytearray(struct.pack("=%di" % len(fd_array),
                                                                   *map(fd_of, fd_array)))]
         insns, license_at, func_at, line_at, array_at = map(address, buffers)

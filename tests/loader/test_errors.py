@@ -10,7 +10,7 @@ import traceback
 import pytest
 
 from rawbpf.loader import KernelError, Map, PerfEvent, Program, VerifierError, ids, kernel, link, perf
-from rawbpf.loader import errors
+from rawbpf.loader import errors, features
 from tests.loader.code import RETURN_0, call, mov, mov_reg
 
 CAPS = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24, "CAP_PERFMON": 38, "CAP_BPF": 39}
@@ -209,3 +209,26 @@ def test_interrupt_ends_a_load():
             return
     # In a child: what the kernel returned at the moment of the signal has no owner yet.
     in_child(body)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("reason, use", [
+    (r"max_entries: -1 does not fit into 32 bits", lambda m, p: Map.create("array", 4, 8, -1)),
+    (r"key_size: 4294967296 does not fit into 32 bits", lambda m, p: Map.create("array", 1 << 32, 8, 1)),
+    (r"prog_id: 4294967296 does not", lambda m, p: Map.from_id(1 << 32)),
+    (r"flags: -1 does not fit into 64 bits", lambda m, p: m.lookup(1, -1)),
+    (r"repeat: -1 does not", lambda m, p: p.test_run(bytes(64), repeat=-1)),
+    (r"cookie: 18446744073709551616 does not", lambda m, p: link.attach_raw_tracepoint(p, "sys_enter", 1 << 64)),
+    (r"a path cannot have a NUL in it", lambda m, p: p.pin("/sys/fs/bpf/a\0b")),
+    (r"the name of a tracepoint cannot have a NUL", lambda m, p: link.attach_raw_tracepoint(p, "sys\0enter")),
+    (r"no BPF program type is called 'nope'", lambda m, p: features.has_helper("bpf_map_lookup_elem", "nope")),
+    (r"no BPF program type is called None", lambda m, p: features.feature("helper", "bpf_map_lookup_elem")),
+    (r"no BPF program type is called 'nope'", lambda m, p: features.kfuncs("nope")),
+    (r"no family of instructions is called 'nope': they are jmp_lt", lambda m, p: features.has_instruction("nope")),
+    (r"no software event is called 'nope': they are cpu_clock", lambda m, p: perf.software("nope")),
+])
+def test_arguments_that_are_none(reason, use):
+    """Numbers that no field takes, texts with a NUL, names that are none: a ValueError that says which."""
+    with Map.create("hash", 4, 8, 4) as map, Program.load("socket_filter", RETURN_0) as program:
+        with pytest.raises(ValueError, match=reason):
+            use(map, program)

@@ -218,3 +218,26 @@ def test_iteration_while_another_deletes(batches):
         churn.wait()
         churn.stdout.close()
     assert walks
+
+
+@pytest.mark.root
+def test_many_that_are_there_already():
+    with Map.create("hash", 4, 8, 10) as map:
+        assert map.update_batch({1: bytes(8), 2: bytes(8)}) == 2
+        assert map.update_batch([(1, b"new....."), (3, b"new.....")], NOEXIST) == 1
+        assert dict(map.items()) == {key: value for key, value in zip(
+            (b"\1\0\0\0", b"\2\0\0\0", b"\3\0\0\0"), (bytes(8), bytes(8), b"new....."))}
+        assert map._batches == (release() >= (5, 6))
+    with Map.create("prog_array", 4, 4, 1) as programs, pytest.raises(ValueError, match="-1 is neither a descriptor"):
+        programs.update(0, -1)
+
+
+@pytest.mark.root
+def test_batches_of_large_values():
+    """As many elements at once as fit into about a megabyte."""
+    with Map.create("hash", 4, 1 << 19, 4096, flags=1) as map:
+        assert map._batch_size() == 1
+        for number in range(3):
+            map[number] = bytes([number]) * (1 << 19)
+        assert {key[0]: value[0] for key, value in map.items()} == {0: 0, 1: 1, 2: 2}
+        assert len(list(map.drain())) == 3 and len(map) == 0
