@@ -5,6 +5,7 @@ it names, opened under the process's own root folder; perf's map files of just-i
 (/tmp/perf-PID.map, tools/perf/Documentation/jit-interface.txt in the kernel) and the vdso.
 """
 
+import mmap
 import os
 import stat
 from array import array
@@ -220,8 +221,10 @@ class SymbolCache:
     def get(self, key, opener):
         """`Symbols` for a file; `opener()` gives its Image (or None) when it is not known yet."""
         if key in self._files:
-            self._files[key] = found = self._files.pop(key)     # the last used is the last to go
-            return found
+            found = self._files.pop(key)
+            if not isinstance(found, Symbols) or not _is_cut(found.image.buffer):
+                self._files[key] = found        # the last used is the last to go
+                return found
         try:
             image = opener()
             found = Symbols(image) if isinstance(image, Image) else image
@@ -231,6 +234,14 @@ class SymbolCache:
             del self._files[next(iter(self._files))]
         self._files[key] = found
         return found
+
+
+def _is_cut(buffer):
+    """Has the mapped file become shorter? To read what is gone would be a SIGBUS."""
+    try:
+        return isinstance(buffer, mmap.mmap) and buffer.size() < len(buffer)
+    except (OSError, ValueError):
+        return True
 
 
 class ProcessSymbols:
@@ -251,9 +262,8 @@ class ProcessSymbols:
 
     @classmethod
     def of(cls, pid, cache=None):
-        """Remember a living process: its maps and its root folder. Files that cannot be opened any
-        more when it has ended are opened now: deleted ones, and all when it lives in another mount
-        namespace. OSError when there is no such process or no permission."""
+        """Remember a living process: its maps and its root folder. The files of its code are opened now: when it has
+        ended, they may be deleted or replaced. OSError when there is no such process or no permission."""
         with open("/proc/%d/maps" % pid, "rb") as file:
             self = cls(file.read(), pid=pid, cache=cache)
         self._inner_pid = inner_pid(pid)
@@ -264,7 +274,7 @@ class ProcessSymbols:
             except OSError:
                 pass
         for mapping in self.mappings:
-            if (mapping.deleted or self._root_fd is not None) and mapping.is_file and "x" in mapping.permissions:
+            if mapping.is_file and "x" in mapping.permissions:
                 self._symbols(mapping)
         return self
 

@@ -169,6 +169,24 @@ def test_a_file_that_is_not_there_any_more(tmp_path, how):
     symbols.close()
 
 
+@pytest.mark.parametrize("how", ("deleted", "replaced", "cut"))
+def test_a_file_that_goes_after_the_process(tmp_path, how):
+    path = tmp_path / "printer"
+    shutil.copy(compile_c(PRINTER, "-O1", name="printer"), path)
+    cache = SymbolCache()
+    with Child(str(path)) as child:
+        symbols = ProcessSymbols.of(child.pid, cache)
+    if how == "cut":
+        os.truncate(path, 100)
+        assert symbols.resolve(child.addresses[0]) is None      # and no SIGBUS
+    else:
+        path.unlink()
+        if how == "replaced":
+            shutil.copy(compile_c(PRINTER.replace("hidden", "another"), "-O1", name="printer"), path)
+        assert symbols.resolve(child.addresses[0])[:2] == ("hidden", 0)
+    symbols.close()
+
+
 @pytest.mark.kernel
 def test_another_mount_namespace(tmp_path):
     (tmp_path / "real").mkdir()

@@ -9,6 +9,7 @@ import time
 
 INTERVAL = 0.1        # seconds between two looks at the maps of one process
 KEPT = 20000          # processes whose records are kept
+FORMER = 4            # programs of one process that are remembered after it has executed another one
 
 
 class Processes:
@@ -20,6 +21,7 @@ class Processes:
         self._snapshots = {}      # pid -> ProcessSymbols of its /proc/PID/maps, None when there was none to read
         self._looked = {}         # pid -> time of the last look
         self._mapped = {}         # pid -> lines of its executable mappings, from the records
+        self._former = {}         # pid -> [(its ProcessSymbols or None, lines of its mappings)] of before it executed another program
         self._recorded = {}       # pid -> (number of lines, ProcessSymbols of them)
         self._events = None
         self.listener = None      # called with (kind, pid, *rest) of each record
@@ -48,9 +50,13 @@ class Processes:
             if kind == "mmap":
                 self._mapped.setdefault(pid, []).append(rest[0])
             elif kind == "exec":
+                before = self._snapshots.get(pid), self._mapped.get(pid)
+                if any(before):
+                    self._former[pid] = [before, *self._former.get(pid, ())][:FORMER]
                 self._mapped[pid] = []
                 self._forget(pid)
             elif kind == "fork":
+                self._former.pop(pid, None)
                 parent = self._mapped.get(rest[0])
                 if parent is not None:
                     self._mapped[pid] = list(parent)
@@ -64,8 +70,9 @@ class Processes:
                 elif parent is None and self._snapshots.get(rest[0]) is not None:
                     self._snapshots.setdefault(pid, self._snapshots[rest[0]])
         while len(self._mapped) > KEPT:
-            self._recorded.pop(next(iter(self._mapped)), None)
-            del self._mapped[next(iter(self._mapped))]
+            oldest = next(iter(self._mapped))
+            for table in (self._recorded, self._former, self._mapped):
+                table.pop(oldest, None)
 
     def _forget(self, pid):
         """The process has other code now, or its number belongs to another one."""
@@ -98,7 +105,21 @@ class Processes:
                 recorded = self._of_records(pid)
                 if recorded is not None and recorded.resolve(address) is not None:
                     return recorded
+                return self._of_former(address, pid) or snapshot
         return snapshot
+
+    def _of_former(self, address, pid):
+        """As `_with`, of the programs that the process ran before."""
+        from rawbpf.elf.symbolizer import ProcessSymbols
+        former = self._former.get(pid, ())
+        for number, (symbols, lines) in enumerate(former):
+            if isinstance(lines, list):
+                lines = ProcessSymbols(b"\n".join(lines), cache=self._cache) if lines else None
+                former[number] = symbols, lines
+            for each in (symbols, lines):
+                if each is not None and each.resolve(address) is not None:
+                    return each
+        return None
 
     def look(self, pid):
         """Remember a process as it is now, unless that was done. The ProcessSymbols, or None."""
