@@ -172,6 +172,7 @@ def test_stacks_are_no_batch():
                                  "probes"),
     ("BEGIN { print(args.x); }", "The args builtin can only be used with tracepoint, rawtracepoint, fentry/fexit, "
                                  "and uprobe probes (special used here)"),
+    ("BEGIN { print(-9223372036854775809); }", "negative value will underflow"),
     ("macro m(a) { if (a) { return; } } BEGIN { m(1); }", "'return' statement is not allowed in a macro"),
     ("BEGIN { let $a : string[1025]; $a = \"x\"; }", "String type is too long (over 1024 bytes): string[1025]"),
     ("let @a = hash(99999999999); BEGIN { @a[1] = 1; }", "map AT_a does not fit a BPF map: 99999999999 entries of 4 + 8 bytes, "

@@ -200,6 +200,8 @@ class ExpressionTypes:
             self._bad_unary(node, kind)
         constant = self.constant(node)
         if isinstance(constant, int):
+            if constant < -1 << 63:
+                self.error(node, "negative value will underflow")
             return types.literal(constant)
         return INT64 if kind.signed else UINT64
 
