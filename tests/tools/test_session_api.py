@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import re
+import signal
 import threading
 
 import pytest
@@ -132,6 +133,61 @@ def test_advice_is_pythons(text, said):
     with pytest.raises((ScriptError, SourceError)) as caught:
         Script(text).attach()
     assert said in str(caught.value) and not re.search(r"(^|\s)--?[a-z]", str(caught.value))
+
+
+def test_stop_before_attach_ends_it_at_once():
+    with Script("BEGIN { print(1); } interval:ms:5 { print(2); } END { print(3); }") as script:
+        script.stop()
+        assert [event.value for event in script if event.value != 2] == [1, 3]
+
+
+def test_close_from_another_thread_ends_the_loop():
+    before = bpf.held_by(os.getpid())
+    script = Script("interval:ms:5 { @ = count(); print(1); }")
+    threading.Timer(0.05, script.close).start()
+    seen = list(script)
+    assert seen and script.maps["@"] >= len(seen) - 1 and not script.running
+    assert bpf.held_by(os.getpid()) == before
+
+
+def test_close_from_a_signal_handler_ends_the_loop():
+    before = bpf.held_by(os.getpid())
+    script = Script("interval:s:100 { }")
+    kept = signal.signal(signal.SIGALRM, lambda number, frame: script.close())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert list(script) == []
+    finally:
+        signal.signal(signal.SIGALRM, kept)
+    assert bpf.held_by(os.getpid()) == before
+
+
+def test_a_script_that_is_dropped_lets_go_with_a_warning():
+    before = bpf.held_by(os.getpid())
+    script = Script("interval:s:100 { }")
+    script.attach()
+    with pytest.warns(ResourceWarning, match="without close"):
+        del script
+        gc.collect()
+    assert bpf.held_by(os.getpid()) == before
+
+
+def test_events_are_for_one_loop():
+    """Two tasks would get some each."""
+    async def both():
+        with Script("interval:ms:5 { print(1); }") as script:
+            async def collect():
+                async for event in script:
+                    script.stop()
+            return await asyncio.gather(collect(), collect(), return_exceptions=True)
+    one, two = asyncio.run(both())
+    assert one is None and isinstance(two, RuntimeError) and str(two) == "this Script is iterated already"
+
+
+@pytest.mark.parametrize("text", [b"BEGIN { }", None, 5])
+def test_a_script_is_text(text):
+    with pytest.raises(TypeError, match="a script is a str, not " + type(text).__name__):
+        Script(text)
 
 
 def test_a_script_is_attached_once():

@@ -14,7 +14,9 @@ Events are the objects of results.py: a Printf has `format`, `arguments` and the
 Value and a MapResult have `value`, a Python object.
 """
 
+import warnings
 from collections import deque
+from threading import RLock
 
 from .session import IDLE, Session
 
@@ -61,14 +63,24 @@ class Script:
     the script's; `unsafe` allows system(), signal() and the like; `name` is what errors call the text.
 
     ScriptError when the text is wrong; ChildError when there is no such process or command; KernelError, SourceError
-    when the kernel refuses; RuntimeError for one that is attached twice or is closed."""
+    when the kernel refuses; RuntimeError for one that is attached twice, is closed, or is iterated by two loops at once (each
+    event is given once). Other threads may call stop() and close(); the loop then ends. One that is dropped without close()
+    detaches, with a ResourceWarning."""
+    _closed = True               # until there is something to close
+    _session = process = None
 
     def __init__(self, text, *arguments, pid=None, command=None, unsafe=False, name="script"):
         from .engine import compile_script
+        if not isinstance(text, str):
+            raise TypeError("a script is a str, not %s" % type(text).__name__)
         self._session = None
         self._collector = _Collector()
         self._maps = None            # their last values, once it has ended
         self._closed = False
+        self._stopped = False        # stop() was called, perhaps before attach()
+        self._looping = False        # somebody iterates
+        self._polling = False
+        self._lock = RLock()         # of the session, while it is read or closed
         self.exit_code = 0
         self.process = None
         if command is not None or pid is not None:
@@ -88,10 +100,12 @@ class Script:
         self._must_be_open()
         if self._session is not None or self._maps is not None:
             raise RuntimeError("a Script is attached once")
-        self._session = Session(self.compiled, self._collector, self.process)
+        self._session = session = Session(self.compiled, self._collector, self.process)
         try:
-            self._session.start()
-            self._session.release()
+            if self._stopped:
+                session.stop()
+            session.start()
+            session.release()
         except BaseException as error:
             self._let_go()
             _in_python(error)
@@ -106,12 +120,14 @@ class Script:
     @property
     def running(self):
         """Until exit(), stop() or the end of the traced process."""
-        return self._session is not None and self._session.running
+        session = self._session
+        return session is not None and session.running
 
     @property
     def lost_events(self):
         """Events that found no room in the buffer, so far."""
-        return self._session.lost_events if self._session is not None else 0
+        session = self._session
+        return session.lost_events if session is not None else 0
 
     def poll(self, timeout=0.0):
         """The events of now, waiting up to `timeout` seconds for the first: a list."""
@@ -119,8 +135,15 @@ class Script:
         return self._gathered(timeout)
 
     def _gathered(self, timeout=0.0):
-        if self.running and not self._collector.results:
-            self._session.poll(timeout)
+        with self._lock:
+            if self.running and not self._collector.results:
+                self._polling = True
+                try:
+                    self._session.poll(timeout)
+                finally:
+                    self._polling = False
+            if self._closed:             # by a signal handler, meanwhile
+                self._release()
         events = list(self._collector.results)
         self._collector.results.clear()
         return events
@@ -129,18 +152,21 @@ class Script:
         """Events until the script ends; END's are the last. Attaches first unless attach() has. Leaving the loop early
         (or by an exception) detaches."""
         self._begin()
+        self._looping = True
         try:
             while self.running:
                 yield from self._gathered(1.0)
             self._finish()
             yield from self._gathered()
         finally:
+            self._looping = False
             self._finish()
 
     async def __aiter__(self):
-        """The same for asyncio."""
+        """The same for asyncio. A task that is cancelled in the loop leaves it, which detaches."""
         import asyncio
         self._begin()
+        self._looping = True
         try:
             delay = 0.001
             while self.running:
@@ -153,10 +179,13 @@ class Script:
             for event in self._gathered():
                 yield event
         finally:
+            self._looping = False
             self._finish()
 
     def _begin(self):
         self._must_be_open()
+        if self._looping:
+            raise RuntimeError("this Script is iterated already")
         if self._session is None and self._maps is None:
             self.attach()
 
@@ -166,9 +195,11 @@ class Script:
 
     def stop(self):
         """End the script: iteration goes on with the events that have gathered (and those of END), then ends. May be
-        called from another thread or a signal handler."""
-        if self._session is not None:
-            self._session.stop()
+        called from another thread or a signal handler; before attach(), it ends a script that is attached later at once."""
+        self._stopped = True
+        session = self._session
+        if session is not None:
+            session.stop()
 
     @property
     def maps(self):
@@ -183,29 +214,44 @@ class Script:
         return {info.name: info.value(session.maps, session.host) for info in self.compiled.maps.values()}
 
     def _finish(self):
-        session = self._session
-        if session is None:
-            return
-        try:
-            session.finish(print_maps=False)
-            self._maps = self.maps
-            self.exit_code = session.exit_code
-        finally:
-            self._session = None
-            session.close()
+        with self._lock:
+            session = self._session
+            if session is None:
+                return
+            try:
+                session.finish(print_maps=False)
+                self._maps = self.maps
+                self.exit_code = session.exit_code
+            finally:
+                self._session = None
+                session.close()
 
     def _close_process(self):
         if self.process is not None:
             self.process.close()
 
     def close(self):
-        """Detach and let everything go; END does not run. `maps` keeps the last values."""
+        """Detach and let everything go; END does not run. `maps` keeps the last values. A loop in another thread ends."""
+        self._closed = True
+        session = self._session
+        if session is not None:
+            session.stop()
+        with self._lock:
+            if not self._polling:
+                self._release()
+
+    def _release(self):
         try:
             if self._session is not None:
                 self._session.detach()
                 self._maps = self.maps
         finally:
             self._let_go()
+
+    def __del__(self):
+        if self._session is not None or self.process is not None and self._maps is None and not self._closed:
+            warnings.warn("a Script was dropped without close()", ResourceWarning, source=self)
+            self.close()
 
     def _let_go(self):
         session, self._session, self._closed = self._session, None, True
