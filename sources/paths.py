@@ -174,9 +174,15 @@ def under(root, path):
     return root + os.path.abspath(path) if root else path
 
 
+#: {pid: path of the program that it will execute} of the processes that wait for that, for a trace from their start.
+held = {}
+
+
 def exe(pid):
     """The Binary that process `pid` runs, deleted or replaced files included: they are opened
     through /proc. SourceError when it is not there."""
+    if pid in held:
+        return Binary(held[pid], held[pid])
     try:
         shown = os.readlink("/proc/%d/exe" % pid)
     except OSError as error:
@@ -208,6 +214,8 @@ def _not_told(what, pid, error):
 
 def mapped(pid):
     """The Binaries that process `pid` has mapped as code, in address order, each once."""
+    if pid in held:
+        return [exe(pid)]       # what that will load is not known yet
     try:
         with open("/proc/%d/maps" % pid, "rb") as file:
             lines = file.read().splitlines()
@@ -271,6 +279,8 @@ def _of_process(name, target, root):
         return None
     if "/" in name:
         wanted = {os.path.abspath(name), os.path.abspath(name) if root else os.path.realpath(name)}
+    if target.pid in held:
+        return None
     for binary in _mapped_quietly(target.pid):
         if "/" in name:
             if binary.shown in wanted:

@@ -13,6 +13,9 @@ from . import find
 from .base import SourceError, Target
 
 
+_LAST_PID = 1 << 22      # PID_MAX_LIMIT
+
+
 class Probe:
     """One probe: `points` are the events it stands for (found when first asked for). `pid`, `unsafe`,
     `root`: see base.Target. Errors are SourceError; wrong text is refused here already."""
@@ -21,6 +24,8 @@ class Probe:
 
     def __init__(self, *parts, pid=None, unsafe=False, root=""):
         self.source = self.find()
+        if pid is not None and (not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid <= _LAST_PID):
+            raise SourceError("%r is no number of a process" % (pid,))
         self.target = Target(pid, unsafe, root)
         self.spec = self.source.parse([str(part) for part in parts], self.target)
         self._points = None

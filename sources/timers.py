@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 from .attach import attach_each
 from .base import Listed, Source, SourceError, has_wildcard, matcher, nearest
+from .paths import held
 from .registers import RegistersPoint
 
 _NANOSECONDS = {"us": 1000, "ms": 1000 ** 2, "s": 1000 ** 3}
 UNITS = ("hz", "ms", "s", "us")
 _SUFFIX = {"": 1, "ns": 1, "us": 1000, "ms": 1000 ** 2, "s": 1000 ** 3, "m": 60 * 1000 ** 3,
            "h": 3600 * 1000 ** 3, "d": 86400 * 1000 ** 3}
+
+
+_ENABLE_ON_EXEC = 1 << 12       # of struct perf_event_attr
 
 
 class Spec(NamedTuple):
@@ -130,8 +134,9 @@ class TimerPoint(RegistersPoint):
             try:
                 for pid, cpu in point.places():
                     attr = point.attr()
-                    if pid >= 0:    # for the threads that start later
-                        attr.fields["flags"] = attr.fields.get("flags", 0) | syscalls.ATTR_INHERIT
+                    if pid >= 0:    # for the threads that start later; what is to run a program counts from then on
+                        attr.fields["flags"] = attr.fields.get("flags", 0) | syscalls.ATTR_INHERIT | (
+                            _ENABLE_ON_EXEC if pid in held else 0)
                     try:
                         event = PerfEvent.open(attr, pid, cpu)
                     except OSError as error:
@@ -140,6 +145,8 @@ class TimerPoint(RegistersPoint):
                         raise
                     try:
                         links.add(attach_perf_event(program, event, cookie))
+                        if pid in held:
+                            event.disable()
                     except BaseException:
                         event.close()
                         raise

@@ -59,7 +59,7 @@ class Watchpoint(Source):
         address = spec.address
         if spec.symbol:
             address = symbol_address(target.pid, spec.symbol) + spec.offset
-        if address % spec.length:
+        if address % spec.length and spec.mode != "x":     # an instruction begins anywhere
             raise SourceError("watchpoint address 0x%x is not a multiple of its length %d"
                               % (address, spec.length))
         return [WatchPoint(self, spec, address, target.pid)]
@@ -71,11 +71,14 @@ class Watchpoint(Source):
 def symbol_address(pid, name):
     """Where a symbol of a process's program lies in its memory."""
     binary = paths.exe(pid)
+    if pid in paths.held and binary.image.type != "EXEC":
+        raise SourceError("where %s will lie is not known before the command runs: %s can be loaded anywhere; start it "
+                          "first and use -p" % (name, binary.shown))
     symbol = binary.symbols.find(name)
     if symbol is None:
         names = {each.name for each in binary.symbols.each()}
         raise SourceError("%s has no symbol %s" % (binary.shown, name), nearest(name, names), missing=True)
-    return symbol.value + paths.load_bias(pid, binary)
+    return symbol.value + (0 if pid in paths.held else paths.load_bias(pid, binary))
 
 
 class WatchPoint(TimerPoint):

@@ -151,6 +151,41 @@ def test_watchpoint_on_a_symbol():
         child.wait()
 
 
+@pytest.mark.kernel
+def test_execution_needs_no_alignment():
+    """Instructions begin anywhere: one at an address that is odd, of a program that runs from its start."""
+    program = compile_c("""__attribute__((noinline, aligned(16))) void slide(void) { __asm__ volatile("nop; nop; nop"); }
+                           int main(void) { for (int i = 0; i < 7; i++) slide(); return 0; }""", "-O1", "-fno-pie", "-no-pie", name="slides")
+    place = sources.expand("uprobe:%s:slide" % program)[0].vaddr + 1
+    child = subprocess.Popen(["sh", "-c", 'read x; exec "$0"', program], stdin=subprocess.PIPE)
+    try:
+        with tracing("watchpoint:0x%x:8:x" % place, target=Target(pid=child.pid)) as seen:
+            child.communicate(b"x\n")
+        assert seen.hits == 7
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.kernel
+@pytest.mark.slow
+def test_watchpoint_of_a_command(rawbpf):
+    """With -c a symbol is one of the program that will run, not of what the process is before."""
+    # with a value in the file: what the kernel clears when it loads the program is written to, too
+    program = compile_c(WATCHED.replace("(8)));", "(8))) = 7;"), "-O1", "-fno-pie", "-no-pie", name="watched_fixed")
+    done = rawbpf("trace", "-q", "-c", program, "-e", "watchpoint:counter:4:w { @ = count(); } uprobe:main { @main = count(); }", input="x")
+    assert done.returncode == 0 and sorted(done.stdout.split("\n"))[-2:] == ["@: 5", "@main: 1"], done
+    program = compile_c(WATCHED, "-O1", "-pie", "-fPIE", name="watched")
+    done = rawbpf("trace", "-q", "-c", program, "-e", "watchpoint:counter:4:w { @ = count(); }", input="x")
+    assert done.returncode == 1 and "is not known before the command runs" in done.stderr, done
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1 << 40, "x", 1.5, True])
+def test_what_is_no_pid(pid):
+    with pytest.raises(SourceError, match="no number of a process"):
+        sources.Uprobe("/bin/sh", "main", pid=pid)
+
+
 @pytest.mark.parametrize("text, says", [
     ("watchpoint:0x1000:8", "requires 3"),
     ("watchpoint:0:8:w", "non-zero address"),
@@ -159,6 +194,7 @@ def test_watchpoint_on_a_symbol():
     ("watchpoint:0x1000:8:q", "combination"),
     ("watchpoint:0x1000:8:ww", "duplicated"),
     ("watchpoint:0x1001:8:w", "not a multiple"),
+    ("watchpoint:0x1001:2:rw", "not a multiple"),
     ("iter:t*", "wildcards"),
     ("iter", "requires 1 or 2"),
     ("fentry:bpf", "requires a bpf program name"),

@@ -114,6 +114,7 @@ class Child:
                 os._exit(127)
         os.close(go_read)
         os.close(result_write)
+        _programs()[self.pid] = os.path.realpath(path)
         self.pidfd = open_pidfd(self.pid)
 
     @property
@@ -123,6 +124,7 @@ class Child:
 
     def release(self):
         """Let the command run; raises ChildError when the kernel does not execute it."""
+        _programs().pop(self.pid, None)
         try:
             os.write(self._go, b"g")
         except BrokenPipeError:
@@ -156,6 +158,7 @@ class Child:
     def close(self):
         """End a child that still runs (SIGTERM, and SIGKILL a second later), and reap it."""
         if self._go >= 0:
+            _programs().pop(self.pid, None)
             os.close(self._go)  # never released: it reads the end of the pipe and leaves
             os.close(self._result)
             self._go = -1
@@ -169,6 +172,12 @@ class Child:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
+
+
+def _programs():
+    """Of processes that are held, the programs that probes on them mean."""
+    from rawbpf.sources import paths
+    return paths.held
 
 
 def _is_zombie(pid):
