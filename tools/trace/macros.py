@@ -25,6 +25,7 @@ class Frame:
         self.variables = {}
         self.maps = {}
         self.exprs = {}
+        self.sizes = {}         # nodes of exprs
 
     def chain(self):
         """The macros that are being expanded, the outermost first."""
@@ -165,7 +166,9 @@ class Macros:
 
     def identifier(self, node, frame):
         if frame is not None and node.name in frame.exprs:
-            return ast.clone(frame.exprs[node.name])
+            given = frame.exprs[node.name]
+            self.left -= frame.sizes[node.name]
+            return node if self.spent(frame.macro, node) else ast.clone(given)
         macro = self.lookup(node.name, [], node.span)
         return node if macro is None else self.body(macro, node, [], frame)
 
@@ -219,15 +222,23 @@ class Macros:
                 if isinstance(argument, (ast.Variable, ast.Map)):
                     argument = ast.Block(argument.span, [], argument)
                 inner.exprs[parameter.name] = argument
+                inner.sizes[parameter.name] = sum(1 for _ in argument.walk())
         block = ast.clone(macro.body)
         for part in block.walk():
             part.span = ExpandedSpan(part.span, node.span)
             self.left -= 1
-        if self.left < 0:
-            self.by_name = {}
-            self.diagnostics.error(node.span, "the expansion of macro '%s' is too large" % macro.name)
+        if self.spent(macro, node):
             return node
         return self.expand(block, inner)
+
+    def spent(self, macro, node):
+        """Whether expansion made too many nodes: an error once, and nothing is expanded any more."""
+        if self.left >= 0:
+            return False
+        if self.by_name:
+            self.by_name = {}
+            self.diagnostics.error(node.span, "the expansion of macro '%s' is too large" % macro.name)
+        return True
 
     def statement(self, node, _frame):
         effect(node.expr)

@@ -400,7 +400,7 @@ def parse_expression(source, diagnostics, values=()):
     """The expression that is all of a Source, or None after errors (or for empty text). `values`
     are names that are no types."""
     parser = Parser(source, diagnostics)
-    parser.defined.update(values)
+    parser.defined = values
     if parser.kind == "end":
         return None
     with deep_recursion():

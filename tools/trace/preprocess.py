@@ -36,7 +36,8 @@ KNOWN_HEADERS = frozenset(name + ".h" for name in """alloca assert byteswap ctyp
     shadow signal spawn stab stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string strings
     syscall sysexits syslog termios threads time tgmath ucontext uchar ulimit unistd utime utmp utmpx vmlinux wait wchar
     wctype wordexp""".split())
-MAX_EXPANSION = 1 << 18
+MAX_EXPANSION = 1 << 18     # characters, of C text
+MAX_NODES = 50000           # of expressions
 MAX_INCLUDES = 200
 
 
@@ -412,14 +413,25 @@ def predefined():
             "__%s__" % machine.machine: "1"}
 
 
+class Either:
+    """What is in one of two."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __contains__(self, item):
+        first, second = self.parts
+        return item in first or item in second
+
+
 class Expander:
     """Replaces the uses of macros in a script's probes, functions and bpftrace macros."""
 
     def __init__(self, macros, diagnostics):
         self.macros = macros
         self.diagnostics = diagnostics
-        self.active = []
-        self.left = 50000           # nodes that may still be made
+        self.active = {}            # names of macros that are being expanded, the outermost first
+        self.left = MAX_NODES       # that may still be made
 
     def change(self, node):
         if type(node) is ast.Identifier:
@@ -445,30 +457,39 @@ class Expander:
         if macro.name in self.active:
             self.diagnostics.error(node.span, "Macro recursion: " + "->".join(self.active))
             return node
-        values = set(self.macros).union(macro.parameters or ())
-        expr = parse_expression(Source(macro.name, macro.body), Diagnostics(), values)
+        expr = parse_expression(Source(macro.name, macro.body), Diagnostics(),
+                                Either(self.macros, macro.parameters or ()))
         if expr is None:
             self.diagnostics.error(node.span, "unable to expand macro as an expression: " + macro.body)
             return node
         for inner in expr.walk():
             inner.span = ExpandedSpan(inner.span, node.span)
             self.left -= 1
-        if self.left < 0:
-            self.diagnostics.error(node.span, "the expansion of macro '%s' is too large" % macro.name)
-            self.macros = {}
+        if self.spent(macro, node):
             return node
-        self.active.append(macro.name)
+        self.active[macro.name] = None
         expr = ast.transform(expr, self.change)
-        self.active.pop()
+        del self.active[macro.name]
         if arguments:
-            expr = ast.transform(expr, lambda inner: self.argument(inner, arguments))
+            sizes = {name: sum(1 for _ in given.walk()) for name, given in arguments.items()}
+
+            def argument(inner):
+                if type(inner) is ast.Identifier and inner.name in arguments:
+                    self.left -= sizes[inner.name]
+                    if not self.spent(macro, node):
+                        return ast.clone(arguments[inner.name])
+                return inner
+            expr = ast.transform(expr, argument)
         return expr
 
-    @staticmethod
-    def argument(node, arguments):
-        if type(node) is ast.Identifier and node.name in arguments:
-            return ast.clone(arguments[node.name])
-        return node
+    def spent(self, macro, node):
+        """Whether too many nodes were made: an error once, and no macro is expanded any more."""
+        if self.left >= 0:
+            return False
+        if self.macros:
+            self.diagnostics.error(node.span, "the expansion of macro '%s' is too large" % macro.name)
+            self.macros = {}
+        return True
 
     def expand_type(self, macro, node):
         parser = ExpressionParser(Source(macro.name, macro.body), Diagnostics())
@@ -477,9 +498,9 @@ class Expander:
             return node
         for inner in found.walk():
             inner.span = ExpandedSpan(inner.span, node.span)
-        self.active.append(macro.name)
+        self.active[macro.name] = None
         found = ast.transform(found, self.change)
-        self.active.pop()
+        del self.active[macro.name]
         return found
 
 

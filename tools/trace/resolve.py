@@ -15,6 +15,8 @@ from .resolve_expr import ExpressionTypes
 from .types import INT8, Aggregate, Integer, Pointer, String, Tuple, promote
 from .written import Unresolved, WrittenTypes, type_text
 
+MAX_UNROLLED = 200000       # nodes that all unroll() of a program make
+
 
 class MapVariable:
     """@x: its types as far as known. `scalar` None: nothing was seen yet."""
@@ -73,6 +75,8 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
         self.scopes = []
         self.depth = 0
         self.loops = 0
+        self.unrolling = 0              # how many unroll() are around
+        self.unrolled = 0               # nodes that unroll() makes of the program so far
         self.meta = 0                   # inside sizeof and the like: not evaluated
         self.changed = False
         self._owner = None              # the block that variables at hand belong to
@@ -323,9 +327,28 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
             self.error(node, "unroll minimum value is 1")
         if count > 100:
             self.error(node, "unroll maximum value is 100")
+        if not self.unrolling:
+            self.unrolled += self._written_out(node)
+            if self.unrolled > MAX_UNROLLED:
+                self.error(node, "the unrolled code is too large: %d expressions and statements, %d are the most"
+                           % (self.unrolled, MAX_UNROLLED))
         self.loops += 1
+        self.unrolling += 1
         self.block(node.body)
+        self.unrolling -= 1
         self.loops -= 1
+
+    def _written_out(self, node):
+        """How many nodes there are below this one when each unroll() is as many copies of its body."""
+        total, work = 0, [(node, 1)]
+        while work:
+            part, times = work.pop()
+            total += times
+            if isinstance(part, ast.Unroll):
+                count = self.constant(part.count)
+                times *= count if isinstance(count, int) and 1 <= count <= 100 else 1
+            work += [(child, times) for child in part.children()]
+        return total
 
     def _For(self, node):
         if isinstance(node.iterable, ast.Range):
@@ -504,11 +527,16 @@ def key_type(kind, limit):
     """What a map stores for a key of this type: integers at least 4 bytes (hashing is fastest so), strings in
     whole words. Where the whole may have no more than `limit` bytes, long strings are cut."""
     stored = _key_type(kind, 1 << 20)
-    cut = limit
-    while stored.size > limit and cut > 8:
-        cut -= 8
-        stored = _key_type(kind, cut)
-    return stored
+    if stored.size <= limit:
+        return stored
+    fits, above = 1, limit // 8         # words of a string
+    while above - fits > 1:
+        middle = (fits + above) // 2
+        if _key_type(kind, 8 * middle).size <= limit:
+            fits = middle
+        else:
+            above = middle
+    return _key_type(kind, 8 * fits)
 
 
 def _key_type(kind, longest):

@@ -97,14 +97,16 @@ class ExpressionTypes:
         given = builtins.arguments_of(call)
         least = sum(1 for a in entry.arguments if not a.optional)
         most = len(entry.arguments)
-        if len(given) < least or (len(given) > most and not entry.variadic):
-            if least == most and not entry.variadic:
+        if entry.variadic:
+            most = builtins.MOST
+        if not least <= len(given) <= most:
+            if least == most:
                 self.error(call, "%s() requires %s (%d provided)" % (call.name, _arguments(least), len(given)))
             if len(given) < least:
                 self.error(call, "%s() requires at least %s (%d provided)" % (call.name, _arguments(least), len(given)))
             self.error(call, "%s() takes up to %s (%d provided)" % (call.name, _arguments(most), len(given)))
         for index, argument in enumerate(given):
-            kind = entry.arguments[index].kind if index < most else "any"
+            kind = entry.arguments[index].kind if index < len(entry.arguments) else "any"
             self._argument(call, kind, argument)
 
     def _argument(self, call, kind, node):

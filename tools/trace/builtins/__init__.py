@@ -18,6 +18,9 @@ _WAITING = ["output", "process", "clock", "aggregates", "probe", "maps", "memory
             "packets", "series", "tables"]
 
 
+MOST = 128      # arguments of a variadic one
+
+
 class Argument(NamedTuple):
     """What an argument may be. kind: "any" (a value), "integer" (or pointer), "string", "map" (@x without a
     key), "word" (a bare name such as `perf`), "literal string", "literal integer", "literal" (either)."""
@@ -32,7 +35,7 @@ class Builtin:
     value."""
     names = ()
     arguments = ()          # of Argument
-    variadic = False        # any number of further values
+    variadic = False        # up to MOST arguments in all
     bare = False            # may be written without parentheses
     returns: Optional[ValueType] = None
     unsafe = False          # needs --unsafe
