@@ -77,6 +77,11 @@ def _btf_defined(file):
         yield _Reader(file, name, section.index, offset).definition(type_id)
 
 
+def definition_of(file, variable):
+    """The MapDefinition of a VAR (a Record), which may be extern, without what it is filled with."""
+    return _Reader(file, variable.name, 0, 0).definition(variable.rest)
+
+
 class _Reader:
     """Reads one map's struct."""
 

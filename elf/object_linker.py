@@ -15,6 +15,7 @@ from .bpf_object import JUMP_TABLES, R_BPF_64_32, R_BPF_64_64, R_BPF_64_ABS32, R
 from .btf_ext import CORE_KINDS
 from .btf_merge import Merger
 from .image import SHN_ABS, SHN_LORESERVE, SHN_UNDEF, ElfError
+from .object_linker_types import differ, shared
 
 _ONCE = ("license", "version")
 _ALLOC, _EXEC = 2, 4
@@ -63,10 +64,13 @@ class _Linker:
         self.sections = {}          # name -> _Out
         self.places = [{} for _ in files]       # of each file: section index -> (_Out, offset)
         self.writer = ElfWriter()
+        self.types = [{} if file.btf is None else shared(file.btf) for file in files]
         self.globals = {}           # name -> (file number, ObjectSymbol) of the definition or, without one, a reference
 
     def bytes(self):
         for number, file in enumerate(self.files):
+            if file.btf is None and any(each.btf is not None for each in self.files):
+                raise file.error("has no BTF, which says what its names are: compile it with -g")
             for section in file.sections[1:]:
                 self._section(number, file, section)
         for number, file in enumerate(self.files):
@@ -156,11 +160,25 @@ class _Linker:
             if (symbol.type == FUNC) != (before.type == FUNC):
                 raise self.files[number].error("%s is a function here or in %s, and not in the other" % (
                     symbol.name, self.files[other].path))
+        self._check_types(number, symbol, other, before)
         hidden = symbol.hidden or before.hidden
         # a strong definition before a weak one, any definition before none, a strong reference before a weak one
         if (defined, symbol.bind == GLOBAL) > (was, before.bind == GLOBAL):
             other, before = number, symbol
         self.globals[symbol.name] = other, before._replace(hidden=hidden)
+
+    def _check_types(self, number, symbol, other, before):
+        """Do two objects take a name for the same?"""
+        name, files = symbol.name, (self.files[other], self.files[number])
+        records = [self.types[each].get(name) for each in (other, number)]
+        for file, record in zip(files, records):
+            if record is None:
+                raise file.error("its BTF does not say what %s is" % name)
+        is_map = any(0 < each.section < SHN_LORESERVE and file.sections[each.section].name == ".maps"
+                     for file, each in zip(files, (before, symbol)))
+        why = differ(files[0], records[0], files[1], records[1], is_map)
+        if why:
+            raise files[1].error("%s is something else in %s: %s" % (name, files[0].path, why))
 
     def _resolved(self, number, symbol):
         """(file number, symbol) that a reference of a file means."""

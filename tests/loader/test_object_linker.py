@@ -11,6 +11,7 @@ from rawbpf.elf.bpf_object import BpfObjectFile
 from rawbpf.elf.btf import Btf
 from rawbpf.elf.image import ElfError
 from rawbpf.elf.object_linker import link
+from rawbpf.elf.object_linker_types import differ, shared
 from rawbpf.loader import Object, kernel
 from tests import peers
 from tests.bpfcc import compile_bpf, compile_bpf_text
@@ -102,6 +103,47 @@ def test_what_cannot_be_one(one, two, reason):
     with pytest.raises(ElfError, match=reason) as caught:
         link(objects)
     assert "\n" not in str(caught.value)
+
+
+MAP = "struct { __uint(type, 1); %s __type(key, u32); __type(value, u32); } %s SEC(\".maps\");"
+# what one object and another say, and why it is not the same
+NAMES = [
+    ("int a = 1;", "extern long a;", "int of 4 bytes and long of 8"),
+    ("int b = 1;", "extern int *b;", "int and a pointer"),
+    ("int c = 1;", "weak long c = 3;", "int of 4 bytes and long of 8"),
+    ("int d(int x) { return x; }", "int d(int x, int y);", "1 and 2 parameters"),
+    ("int e(int x) { return x; }", "int e(long x);", "int of 4 bytes and long of 8"),
+    ("int f(int x) { return x; }", "extern int f;", "a function f and a variable f"),
+    ("struct s { int a, b; } g;", "struct s { int a, c; }; extern struct s g;", "two struct s with other members"),
+    (MAP % ("__uint(max_entries, 4);", "h"), "extern " + MAP % ("__uint(max_entries, 9);", "h"),
+     "max_entries 4 and 9 of a map"),
+    (MAP % ("__uint(max_entries, 4);", "i"), "extern struct { __uint(type, 1); } i SEC(\".maps\");",
+     "key_size 4 and 0 of a map"),
+    ("int n = 1;", "extern _Bool n;", "int of 4 bytes and _Bool of 1"),
+    # what may differ
+    ("int j = 1;", "extern const volatile unsigned j;", ""),
+    ("struct t { int a; }; struct t *k;", "struct t; extern struct t *k;", ""),
+    ("int l[4];", "extern int l[];", ""),
+    (MAP % ("__uint(max_entries, 4);", "m"), "extern " + MAP % ("__uint(max_entries, 4);", "m"), ""),
+]
+
+
+def test_names_that_mean_something_else():
+    names = "abcdefghinjklm"
+    use = 'SEC("socket") int user(void *ctx) { void *volatile p; %s return !p; }\n' % " ".join(
+        "p = (void *)&%s;" % name if name not in "de" else "p = (void *)(long)%s(%s);" % (name, "1, 2" if name == "d" else "1")
+        for name in names)
+    one, two = [BpfObjectFile.open(compile_bpf_text('#include "bpf.h"\n' + text, "-Wno-everything")) for text in (
+        "\n".join(each[0] for each in NAMES) + "\n", "\n".join(each[1] for each in NAMES) + "\n" + use)]
+    ours, theirs = shared(one.btf), shared(two.btf)
+    assert [differ(one, ours[name], two, theirs[name], name in "him") for name in names] == [each[2] for each in NAMES]
+    with pytest.raises(ElfError, match="is something else in .*: "):
+        link([one, two])
+
+
+def test_an_object_without_types():
+    with pytest.raises(ElfError, match="has no BTF, which says what its names are: compile it with -g"):
+        link([parts()[0], compile_bpf_text('#include "bpf.h"\nint there;\n', "-g0")])
 
 
 def test_licenses_that_differ():
