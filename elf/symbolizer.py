@@ -264,9 +264,12 @@ class ProcessSymbols:
     def of(cls, pid, cache=None):
         """Remember a living process: its maps and its root folder. The files of its code are opened now: when it has
         ended, they may be deleted or replaced. OSError when there is no such process or no permission."""
-        with open("/proc/%d/maps" % pid, "rb") as file:
-            self = cls(file.read(), pid=pid, cache=cache)
-        self._inner_pid = inner_pid(pid)
+        number, text = pid, _maps(pid)
+        if not text:
+            pid = living_thread(pid)
+            text = _maps(pid)
+        self = cls(text, pid=pid, cache=cache)
+        self._inner_pid = inner_pid(number)
         if not same_root(pid):
             try:
                 self._root_fd = os.open("/proc/%d/root" % pid, os.O_PATH | os.O_CLOEXEC)
@@ -464,6 +467,32 @@ class PerfMap:
         if address >= start + size:
             return None
         return Resolved(name.decode("utf-8", "replace").strip(), address - start, self.path)
+
+
+def _maps(pid):
+    with open("/proc/%d/maps" % pid, "rb") as file:
+        return file.read()
+
+
+def living_thread(pid):
+    """The process's number, or that of a thread which lives on when its first one has ended: /proc/THREAD still tells what
+    /proc/PID does not any more."""
+    if _state(pid) == b"Z":
+        try:
+            for thread in map(int, os.listdir("/proc/%d/task" % pid)):
+                if _state(thread) not in (b"Z", b"X", b""):
+                    return thread
+        except OSError:
+            return pid
+    return pid
+
+
+def _state(pid):
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read().rpartition(b") ")[2][:1]
+    except OSError:
+        return b""
 
 
 def same_root(pid):

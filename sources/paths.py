@@ -159,15 +159,16 @@ def root_of(target):
         return target.root
     if target.pid is None:
         return ""
+    thread = living(target.pid)
     try:
-        own, other = (os.readlink("/proc/%s/%s" % (pid, "ns/mnt")) for pid in ("self", target.pid))
-        same_root = os.stat("/proc/%d/root" % target.pid)
+        own, other = (os.readlink("/proc/%s/%s" % (pid, "ns/mnt")) for pid in ("self", thread))
+        same_root = os.stat("/proc/%d/root" % thread)
         here = os.stat("/")
     except OSError:
         return ""
     if own == other and (same_root.st_dev, same_root.st_ino) == (here.st_dev, here.st_ino):
         return ""
-    return "/proc/%d/root" % target.pid
+    return "/proc/%d/root" % thread
 
 
 def under(root, path):
@@ -183,11 +184,21 @@ def exe(pid):
     through /proc. SourceError when it is not there."""
     if pid in held:
         return Binary(held[pid], held[pid])
+    pid = living(pid)
     try:
         shown = os.readlink("/proc/%d/exe" % pid)
     except OSError as error:
         raise _not_told("program", pid, error) from None
     return _used(pid, shown, "/proc/%d/exe" % pid)
+
+
+def living(pid):
+    """elf.symbolizer.living_thread, for the rare process whose first thread has ended."""
+    if _state(pid) != b"Z":
+        return pid
+    from rawbpf.elf.symbolizer import living_thread
+
+    return living_thread(pid)
 
 
 _ENDED = (b"Z", b"X")
@@ -216,6 +227,7 @@ def mapped(pid):
     """The Binaries that process `pid` has mapped as code, in address order, each once."""
     if pid in held:
         return [exe(pid)]       # what that will load is not known yet
+    pid = living(pid)
     try:
         with open("/proc/%d/maps" % pid, "rb") as file:
             lines = file.read().splitlines()
@@ -236,6 +248,7 @@ def mapped(pid):
 
 def load_bias(pid, binary):
     """What to add to a file's virtual addresses to get those in process `pid`."""
+    pid = living(pid)
     with open("/proc/%d/maps" % pid, "rb") as file:
         lines = file.read().splitlines()
     wanted = os.stat(binary.path)

@@ -140,8 +140,8 @@ class TimerPoint(RegistersPoint):
                     try:
                         event = PerfEvent.open(attr, pid, cpu)
                     except OSError as error:
-                        if error.errno == errno.ESRCH and pid >= 0 and pid != point.pid:
-                            continue    # this thread has ended meanwhile
+                        if error.errno == errno.ESRCH and pid >= 0 and len(point.places()) > 1:
+                            continue    # this thread has ended
                         raise
                     try:
                         links.add(attach_perf_event(program, event, cookie))

@@ -384,7 +384,7 @@ def has_multi(pid=None):
     threads before 6.10."""
     from rawbpf.loader import features, kernel
 
-    return features.has_link("uprobe_multi") and (pid is None or kernel.release() >= (6, 10))
+    return features.has_link("uprobe_multi") and (pid is None or kernel.release() >= (6, 10) and paths.living(pid) == pid)
 
 
 class UprobePoint(RegistersPoint):
@@ -504,7 +504,7 @@ class UprobePoint(RegistersPoint):
         def open_event(point):
             attr = perf.uprobe(point.binary.path, point.file_offset, point.ref_ctr_offset,
                                point.at_return)
-            return attr, -1 if point.pid is None else point.pid, -1
+            return attr, -1 if point.pid is None else paths.living(point.pid), -1
 
         return attach_perf(program, points, open_event, cookies, _explain)
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -73,3 +74,28 @@ def test_sleeping_process_has_none(rawbpf):
 def test_command(rawbpf):
     done = rawbpf("trace", "-q", "-c", "/bin/true", "-e", "tracepoint:raw_syscalls:sys_enter { @[pid == cpid] = count(); }")
     assert done.returncode == 0 and done.stdout.strip().startswith("@[true]: ") and "false" not in done.stdout, done
+
+
+LEAVES = r"""
+#include <pthread.h>
+#include <unistd.h>
+__attribute__((noinline)) int work(int x) { __asm__ volatile("" : "+r"(x)); return x + 1; }
+static void *go_on(void *n) { for (int i = 0; i < 3000; i++) { work(i); usleep(5000); } return n; }
+int main(void) { pthread_t t; pthread_create(&t, 0, go_on, 0); pthread_exit(0); }
+"""
+
+
+def test_the_first_thread_has_ended(rawbpf, compile_c):
+    program = compile_c(LEAVES, "-pthread", "-O1", name="leaves")
+    process = subprocess.Popen([program])
+    try:
+        deadline = time.monotonic() + 10
+        while open("/proc/%d/stat" % process.pid).read().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        done = rawbpf("trace", "-q", "-f", "json", "-p", process.pid, "-e", "uprobe:%s:work, uprobe:work { @[ustack(1)] = count(); } "
+                      "tracepoint:syscalls:sys_enter_clock_nanosleep { @t = count(); } interval:ms:400 { exit(); }" % program)
+        assert done.returncode == 0, done.stderr
+        assert "work+0" in done.stdout and '"@t"' in done.stdout, done
+    finally:
+        process.kill()
+        process.wait()
