@@ -93,6 +93,13 @@ def test_exit_needs_no_room_in_the_buffer(rawbpf):
     assert int(re.search("Total lost event count: ([0-9]+)", done.stderr).group(1)) == 3000 - len(lines)   # exit's is none
 
 
+def test_what_a_command_of_the_script_says_and_how_it_ends(rawbpf):
+    done = rawbpf("trace", "-q", "--unsafe", "-e",
+                  'BEGIN { system("echo a; echo b >&2; exit 3"); system("echo c"); system("kill -9 $$"); exit(); }')
+    assert (done.returncode, done.stdout.rstrip()) == (0, "a\nb\n\nc")
+    assert done.stderr == "ERROR: command exited with code 3\nERROR: command ended by signal 9\n"
+
+
 def test_begin(rawbpf):
     done = rawbpf("trace", "-e", r'BEGIN { printf("hi\n"); exit(); }')
     assert (done.returncode, done.stdout, done.stderr) == (0, "hi\n\n\n", "Attached 1 probe\n")

@@ -139,11 +139,11 @@ def test_literals_are_told_from_values(lines):
 
 
 def test_names_of_numbers(lines):
-    assert lines("$m = 1; $n = 9999; print((strerror(2), strerror(999), strerror(-2), strerror(0), strerror($m), strerror(-$m), strerror($n)));"
+    assert lines("$m = 1; $n = 9999; print((strerror(2), strerror(999), strerror(-2), strerror(0), strerror($m), strerror(-$m), strerror($n), strerror(133)));"
                  " print((signal_name(2), signal_name(99), signal_name(0), signal_name(34), signal_name($m), signal_name($n)));"
                  " print((syscall_name(__NR_read), syscall_name($n), syscall_name(SYS_execve)));") == [
         "(No such file or directory, Unknown error, No such file or directory, Success, Operation not permitted, Operation not permitted, "
-        "Unknown error)", "(Interrupt, N/A, Unknown signal 0, Real-time signal 0, Hangup, N/A)", "(read, Unknown syscall, execve)"]
+        "Unknown error, Memory page has hardware error)", "(Interrupt, N/A, Unknown signal 0, Real-time signal 0, Hangup, N/A)", "(read, Unknown syscall, execve)"]
 
 
 def test_find(lines, refused):

@@ -250,8 +250,10 @@ class Script:
 
     def __del__(self):
         if self._session is not None or self.process is not None and self._maps is None and not self._closed:
-            warnings.warn("a Script was dropped without close()", ResourceWarning, source=self)
-            self.close()
+            try:
+                warnings.warn("a Script was dropped without close()", ResourceWarning, source=self)
+            finally:
+                self.close()
 
     def _let_go(self):
         session, self._session, self._closed = self._session, None, True

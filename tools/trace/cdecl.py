@@ -47,7 +47,7 @@ for _name, _size, _signed in (
         ("fmode_t", 4, False), ("dma_addr_t", 8, False), ("phys_addr_t", 8, False),
         ("ktime_t", 8, True), ("clockid_t", 4, True), ("key_t", 4, True)):
     INTEGERS[_name] = Int(_name, _size, _signed)
-BOOL = Int("_Bool", 1, False, "bool")
+BOOL = Int("_Bool", 1, False)
 MAX_DEPTH = 60
 MAX_SIZE = 1 << 40
 

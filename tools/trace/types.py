@@ -180,7 +180,7 @@ def from_c(c_type, user=None):
             return BOOL
         return Integer(bare.size, bare.signed) if bare.size <= 8 else Array(UINT8, bare.size)
     if isinstance(bare, c.Enum):
-        return Integer(bare.size, bare.signed, bare)
+        return Integer(bare.size, bare.signed, bare if bare.name else None)     # one without a name prints its number
     if isinstance(bare, c.Pointer):
         target = bare.target
         return Pointer(None if isinstance(c.strip(target), c.Void) else target, user)

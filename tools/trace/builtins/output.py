@@ -112,13 +112,18 @@ class _Debugf(_Formatted):
 
 @register
 class _System(_Formatted):
+    """system(): what the command writes, to either stream; that it failed is said beside it (bpftrace says that only)."""
     names = ("system",)
     unsafe = True
 
     def result(self, session, text, call, values):
         import subprocess
-        done = subprocess.run(text, shell=True, stdout=subprocess.PIPE)
-        session.emit(results.Syscall(done.stdout.decode("utf-8", "surrogateescape")))
+        done = subprocess.run(text, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.stdout or not done.returncode:
+            session.emit(results.Syscall(done.stdout.decode("utf-8", "surrogateescape")))
+        if done.returncode:
+            session.emit(results.Complaint("command exited with code %d" % done.returncode if done.returncode > 0 else
+                                           "command ended by signal %d" % -done.returncode))
 
 
 @register

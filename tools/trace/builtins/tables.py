@@ -54,9 +54,10 @@ class _Named(Builtin):
 
 
 def _errors():
-    import errno
     import os
-    return {0: "Success", **{number: os.strerror(number) for number in errno.errorcode}}
+    # Python's errno has no name for the last of them
+    texts = {number: os.strerror(number) for number in range(134)}
+    return {number: text for number, text in texts.items() if not text.startswith("Unknown error")}
 
 
 def _signals():
