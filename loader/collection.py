@@ -328,7 +328,7 @@ class Object:
     def open(cls, path, **options):
         """Reads an object file. Options: name (the file's, for names of data maps); pin_root: where maps that
         ask for it are pinned; btf_path: the BTF to relocate against in place of the kernel's; kconfig:
-        {"CONFIG_X": "y"} in place of the kernel's configuration; token: a kobject.Token that delegates the permission
+        {"CONFIG_X": "y"} in place of the kernel's configuration (obj.kconfig[...] = value sets one variable); token: a kobject.Token that delegates the permission
         to load (6.9+)."""
         return cls(BpfObjectFile.open(path), **options)
 
@@ -461,7 +461,7 @@ class Object:
                 wanted.update(inner for _, inner in self.maps[name].definition.values if inner in self.maps)
         self._load_btf()
         if KCONFIG in wanted:
-            self.maps[KCONFIG].content[:] = self.externs.kconfig(self._options)
+            self.maps[KCONFIG].content[:] = self.externs.kconfig(self._options, self.maps[KCONFIG].given)
         for name in self.maps:
             if name in wanted:
                 self.maps[name].create(self.btf)

@@ -33,26 +33,31 @@ class Externs:
             self.offsets[extern.name], self.sizes[extern.name] = self.size, size
             self.size += size
 
-    def kconfig(self, options=None):
-        """The bytes of the `.kconfig` map. options: {"CONFIG_X": "y"} instead of the running kernel's."""
+    def kconfig(self, options=None, given=()):
+        """The bytes of the `.kconfig` map. options: {"CONFIG_X": "y"} (or a number, a bool) instead of the running
+        kernel's; given: {name: bytes} that go before all."""
         content = bytearray(self.size)
         for name, offset in self.offsets.items():
             extern, size = self.file.externs[name], self.sizes[name]
+            if name in given:
+                content[offset:offset + size] = given[name]
+                continue
             value = _virtual(name)
-            if value is None:
-                if not name.startswith("CONFIG_"):
-                    raise ObjectError("extern %s is no kernel configuration: those begin with CONFIG_" % name)
-                text = (kernel.config() if options is None else options).get(name)
-                if text is None:
-                    if not extern.weak:
-                        raise ObjectError("the kernel's configuration has no %s%s" % (
-                            name, "" if kernel.config() or options else
-                            " (neither /proc/config.gz nor a file in /boot can be read)"))
-                    continue
-                content[offset:offset + size] = _encode(self.btf, extern, text, size)
-            else:
-                content[offset:offset + size] = (value & (1 << 8 * size) - 1).to_bytes(size, "little" if
-                                                                                      self.btf.order == "<" else "big")
+            if value is not None:
+                content[offset:offset + size] = _number(self.btf, extern, value, size)
+                continue
+            if not name.startswith("CONFIG_"):
+                if extern.weak and name.startswith("LINUX_"):
+                    continue            # libbpf's own, of a later version
+                raise ObjectError("extern %s is no kernel configuration: those begin with CONFIG_" % name)
+            text = _text(name, (kernel.config() if options is None else options).get(name))
+            if text is None:
+                if not extern.weak:
+                    raise ObjectError("the kernel's configuration has no %s%s" % (
+                        name, "" if kernel.config() or options else
+                        " (neither /proc/config.gz nor a file in /boot can be read)"))
+                continue
+            content[offset:offset + size] = _encode(self.btf, extern, text, size)
         return bytes(content)
 
     def resolve(self, name, instruction):
@@ -147,12 +152,33 @@ def _encode(btf, extern, text, size):
         else:
             raise wrong()
         return value.to_bytes(size, order)
-    if kind.kind != "int":
-        raise wrong()
     try:
-        value = int(text.strip('"'), 0)
+        return _number(btf, extern, int(text.strip('"'), 0), size)
     except ValueError:
         raise wrong() from None
-    if value.bit_length() > 8 * size:
-        raise wrong()
-    return (value & (1 << 8 * size) - 1).to_bytes(size, order)
+
+
+def _text(name, value):
+    """A value as the configuration's file has it; None when it has none."""
+    if isinstance(value, bool):
+        return "y" if value else "n"
+    if isinstance(value, int):
+        return str(value)
+    if value is not None and not isinstance(value, str):
+        raise ObjectError("the value of %s is text, as in the kernel's configuration, or a number, not %r" % (name, value))
+    return value
+
+
+def _number(btf, extern, value, size):
+    """A number as the bytes of the variable's type, in which it must fit: 64 bits hold any, as unsigned."""
+    kind = raw.skip(btf, extern.type)
+    encoding = kind.words[0] >> 24 if kind.kind == "int" else 0
+    signed, is_bool = encoding & 1, encoding & 4
+    if size == 8 and -1 << 63 <= value < 1 << 64:
+        value &= (1 << 64) - 1
+        signed = False
+    bits = 8 * size
+    low, high = (-1 << bits - 1, 1 << bits - 1) if signed else (0, 2 if is_bool else 1 << bits)
+    if kind.kind != "int" or not low <= value < high:
+        raise ObjectError("extern %s: its type does not take the value %s" % (extern.name, value))
+    return value.to_bytes(size, "little" if btf.order == "<" else "big", signed=bool(signed))

@@ -380,6 +380,7 @@ class DataMap(ObjectMap):
         if shared and kernel.release() >= (5, 5):
             self.flags |= F_MMAPABLE
         self._memory, self._filled = None, False
+        self.given = {}             # variables that were set: what goes before the kernel's configuration
 
     def kernel_name(self):
         return self._owner.name[:15 - len(self.name[:14])] + self.name[:14] if len(self.name) < 15 else self.name
@@ -436,7 +437,7 @@ class ArenaMap(ObjectMap):
         super().__init__(owner, definition)
         data = owner.file.arena
         self.content = bytearray() if data is None else bytearray(data.content or data.size)
-        self._memory = None
+        self._memory, self.given = None, {}
 
     @property
     def place(self):
@@ -523,7 +524,9 @@ class Globals:
 
     def __setitem__(self, name, value):
         data, offset, size, type_id = self._find(name)
-        data.write(offset, self._codec(name, size, type_id).encode(value))
+        encoded = self._codec(name, size, type_id).encode(value)
+        data.write(offset, encoded)
+        data.given[name] = encoded
 
     def memory(self, name):
         """The bytes of a variable, a memoryview: once loaded, of what programs see (5.5+), read-only for read-only

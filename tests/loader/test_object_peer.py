@@ -389,10 +389,37 @@ def test_configuration_of_every_type():
                            ({"CONFIG_FOUR": "y"}, "CONFIG_FOUR: its type does not take the value y"),
                            ({"CONFIG_FIVE": "5"}, "CONFIG_FIVE: its type does not take the value 5"),
                            ({"CONFIG_SIX": "0x123456789"}, "CONFIG_SIX: its type does not take"),
+                           ({"CONFIG_SIX": 1 << 31}, "CONFIG_SIX: its type does not take the value 2147483648"),
+                           ({"CONFIG_ONE": 256}, "CONFIG_ONE: its type does not take the value 256"),
+                           ({"CONFIG_TWO": 2}, "CONFIG_TWO: its type does not take the value 2"),
+                           ({"CONFIG_SIX": b"1"}, "the value of CONFIG_SIX is text, as in .*, or a number, not b'1'"),
                            ({"CONFIG_ONE": None}, "the kernel's configuration has no CONFIG_ONE")):
         given = {name: value for name, value in dict(GIVEN, **change).items() if value is not None}
         with Object.open(path, kconfig=given) as obj, pytest.raises(ObjectError, match=reason):
             obj.load()
+
+
+def test_configuration_that_is_set():
+    """What is assigned goes before the configuration, which may then lack it; numbers and truths are values, too."""
+    text = CONFIGURATION.replace("u64 values[8];", "extern int LINUX_HAS_LATER kconfig weak; u64 values[8];").replace(
+        "values[6] = CONFIG_SEVEN", "values[7] = LINUX_HAS_LATER + 3; values[6] = CONFIG_SEVEN")
+    with Object.open(compile_bpf_text(text), kconfig={
+            "CONFIG_ONE": 255, "CONFIG_TWO": True, "CONFIG_THREE": False, "CONFIG_FOUR": -1, "CONFIG_FIVE": '"x"'}) as obj:
+        obj.kconfig["CONFIG_SIX"] = 99
+        obj.kconfig["CONFIG_FIVE"] = "y z"
+        obj.load()
+        run(obj, "look")
+        assert obj.bss["values"] == [255, 1, 0, (1 << 64) - 1, ord("y") << 8 | ord("z"), 99, 0, 3]
+    for kind, name, refused in (("unsigned short", "LINUX_KERNEL_VERSION", True), ("int", "LINUX_HAS_LATER", True),
+                                ("unsigned", "LINUX_KERNEL_VERSION", False)):
+        path = compile_bpf_text('#include "bpf.h"\nextern %s %s kconfig;\n'
+                                'SEC("socket") int look(void *ctx) { return %s != 0; }\n' % (kind, name, name))
+        with Object.open(path) as obj:
+            if not refused:
+                assert run(obj.load(), "look") == 1
+                continue
+            with pytest.raises(ObjectError, match="its type does not take the value|is no kernel configuration"):
+                obj.load()
 
 
 def test_functions_and_lines_arrive_in_the_kernel(loaded):
