@@ -75,6 +75,24 @@ def test_lines_that_do_not_count_are_not_looked_at():
     assert names.type("struct", "x") is None
 
 
+@pytest.mark.parametrize("name", ["<a", '"a', "a", "", '"a>'])
+def test_an_include_names_a_file(name):
+    with pytest.raises(ScriptError) as caught:
+        prepared("#include %s\nBEGIN { 1 }" % name)
+    assert caught.value.message == 'expected "FILENAME" or <FILENAME>'
+
+
+def test_the_file_of_an_include_may_be_a_macro():
+    assert block("#define H <linux/sched.h>\n#include H\nBEGIN { 1 }") == "1;"
+    with pytest.raises(ScriptError, match="file not found"):
+        prepared("#define H \"no.h\"\n#include H\nBEGIN { 1 }")
+
+
+def test_arrays_have_a_size_that_can_be():
+    with pytest.raises(ScriptError, match="an array of [0-9]+ bytes"):
+        prepared("struct S { int a[1000000][1000000][1000000]; };\nBEGIN { 1 }")
+
+
 def test_headers_are_not_needed():
     assert block("#include <linux/sched.h>\n#include <stdio.h>\n#include \"errno.h\"\nBEGIN { 1 }") == "1;"
 

@@ -399,6 +399,8 @@ class Parser:
             return self.parameters(type)
         for count in reversed(counts):
             type = Array(type, count)
+            if type.size >= MAX_SIZE:
+                self.error("an array of %d bytes" % type.size)
         return type
 
     def parameters(self, returns):

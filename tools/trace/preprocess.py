@@ -163,9 +163,11 @@ class Names:
         return bool(self.evaluate_text(text, span, zero=True))
 
     def include(self, rest, span, folder):
-        match = INCLUDE(rest)
+        match = INCLUDE(rest) or INCLUDE(self.expand(rest, span).strip())
         if not match:
-            return
+            if self.included and rest.strip().isidentifier():
+                return      # in a header the name may be a macro of one that is passed over
+            raise ScriptError(span, "expected \"FILENAME\" or <FILENAME>")
         quoted, system = match.groups()
         folders = self.include_paths if quoted is None else [folder or "."] + self.include_paths
         for base in folders:
