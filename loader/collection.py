@@ -306,7 +306,7 @@ class Object:
 
     def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None, token=None):
         self.file, self.pin_root, self.btf, self._clones = file, pin_root, None, None
-        self._pins = []
+        self._pins, self.closed = [], False
         self.name = name if name is not None else re.sub(r"\..*", "", os.path.basename(file.path))
         self._given_btf, self._options, self.token = _given(btf_path), kconfig, token
         self.externs = Externs(file)
@@ -449,6 +449,7 @@ class Object:
 
     def prepare(self, only=None):
         """BTF and maps: all of them, or those that the programs named in `only` refer to."""
+        self.closed = False
         wanted = set(self.maps)
         if only is not None:
             wanted = set()
@@ -564,7 +565,15 @@ class Object:
             self.btf.close()
         self.btf = None
 
-    close = _unload
+    def close(self):
+        """Closes all that was loaded; load() would begin anew, and until then there are no variables."""
+        self._unload()
+        self.closed = True
+
+    def usable(self):
+        """ObjectError after close()."""
+        if self.closed:
+            raise ObjectError("%s is closed" % self.file.path)
 
     def __enter__(self):
         return self

@@ -395,6 +395,7 @@ class DataMap(ObjectMap):
             self.map.freeze()
 
     def read(self, offset, size):
+        self._owner.usable()
         if self.map is None:
             return bytes(self.content[offset:offset + size])
         if not self.flags & F_MMAPABLE:
@@ -402,6 +403,7 @@ class DataMap(ObjectMap):
         return bytes(self.memory()[offset:offset + size])
 
     def write(self, offset, data):
+        self._owner.usable()
         if self.map is None:
             self.content[offset:offset + len(data)] = data
         elif self.read_only:
@@ -464,11 +466,13 @@ class ArenaMap(ObjectMap):
         return self._memory
 
     def read(self, offset, size):
+        self._owner.usable()
         if self._memory is None:
             return bytes(self.content[offset:offset + size])
         return self._memory[self.place + offset:self.place + offset + size]
 
     def write(self, offset, data):
+        self._owner.usable()
         if self._memory is None:
             self.content[offset:offset + len(data)] = data
         else:
@@ -501,6 +505,7 @@ class Globals:
         return self._table
 
     def _find(self, name):
+        self._owner.usable()
         try:
             return self._variables()[name]
         except KeyError:

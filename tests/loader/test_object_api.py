@@ -52,6 +52,18 @@ def test_structs_as_keys_and_values(obj):
         stats[key]
 
 
+def test_a_closed_object():
+    with Object.open(compile_bpf("api.c")) as obj:
+        obj.rodata["wanted"] = 5
+        obj.load(only="pass")
+    for use in (lambda: obj.bss["hits"], lambda: obj.bss.update({"hits": 1}), lambda: obj.rodata.memory("wanted"),
+                lambda: obj.maps[".bss"].read(0, 8), lambda: obj.maps["stats"][1]):
+        with pytest.raises(ObjectError, match="is closed|is not loaded"):
+            use()
+    with obj.load(only="pass"):
+        assert obj.rodata["wanted"] == 5
+
+
 def test_maps_of_maps(obj):
     outer = obj.maps["outer"]
     with Map.create("hash", 4, 8, 8) as one, outer.new_inner(name="two") as two:
