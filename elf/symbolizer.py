@@ -7,7 +7,9 @@ it names, opened under the process's own root folder; perf's map files of just-i
 
 import mmap
 import os
+import re
 import stat
+import time
 from array import array
 from bisect import bisect_right
 from typing import NamedTuple
@@ -259,6 +261,7 @@ class ProcessSymbols:
         self._root_fd = None
         self._perf_map = None
         self._inner_pid = pid
+        self._owner = None
 
     @classmethod
     def of(cls, pid, cache=None):
@@ -270,6 +273,7 @@ class ProcessSymbols:
             text = _maps(pid)
         self = cls(text, pid=pid, cache=cache)
         self._inner_pid = inner_pid(number)
+        self._owner = os.stat("/proc/%d" % number).st_uid
         if not same_root(pid):
             try:
                 self._root_fd = os.open("/proc/%d/root" % pid, os.O_PATH | os.O_CLOEXEC)
@@ -360,7 +364,7 @@ class ProcessSymbols:
             found = symbols.at(vaddr) if vaddr is not None else None
         except ElfError:
             return None
-        return Resolved(found[0].name, found[1], mapping.path) if found else None
+        return Resolved(_shown(found[0].name), found[1], mapping.path) if found else None
 
     def _symbols(self, mapping):
         if mapping.path == "[vdso]":
@@ -390,7 +394,7 @@ class ProcessSymbols:
             return None
         if self._perf_map is None:
             root = "" if self.root == "/" else self.root
-            self._perf_map = PerfMap("%s/tmp/perf-%d.map" % (root, self._inner_pid))
+            self._perf_map = PerfMap("%s/tmp/perf-%d.map" % (root, self._inner_pid), self._owner)
         return self._perf_map.resolve(address)
 
 
@@ -418,41 +422,55 @@ def _frames(found, places):
     return frames + [Frame(*found, file, line)]
 
 
+_LINE = re.compile(rb"^(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(?=[^\n])", re.M)
+_NAME_LIMIT = 1024
+
+
 class PerfMap:
     """A just-in-time compiler's list of its functions: lines of `START SIZE NAME`, in hexadecimal.
-    Code that was written over other code comes later in the file. Read again when it has grown. Anybody can put
-    something there: nothing but a regular file is read, and of that no more than 256 MiB."""
+    Code that was written over other code comes later in the file. Read again when it has changed. Anybody can put
+    something there: nothing but a regular file is read, of root or of the `owner` of the process (a user's number; None:
+    this process's user), of that no more than `limit` bytes, and of a name no more than 1024."""
 
-    def __init__(self, path):
+    def __init__(self, path, owner=None, limit=64 << 20):
         self.path = path
+        self.owners = {0, os.geteuid() if owner is None else owner}
+        self.limit = limit
         self._stamp = None
-        self._starts = self._rows = ()
+        self._next = 0.0
+        self._text = b""
+        self._starts = self._sizes = self._names = ()
 
     def _refresh(self):
+        begun = time.monotonic()
         try:
             status = os.stat(self.path)
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if stamp == self._stamp or not stat.S_ISREG(status.st_mode):
+            if (status.st_mtime_ns, status.st_size, status.st_ino) == self._stamp or begun < self._next:
                 return
-            with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                text = file.read(256 << 20) or b""
+            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb", buffering=0) as file:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode) or status.st_uid not in self.owners:
+                    return
+                text = file.read(min(self.limit, status.st_size)) or b""
         except OSError:
             return
-        self._stamp = stamp
+        self._stamp = status.st_mtime_ns, status.st_size, status.st_ino
         self._take(text)
+        now = time.monotonic()
+        if now - begun > 0.05:
+            self._next = now + 10 * (now - begun)       # a file that grows all the time must not be all that we do
 
     def _take(self, text):
-        rows = {}
-        for line in text.split(b"\n"):
-            fields = line.split(None, 2)
-            try:
-                start, size = int(fields[0], 16), int(fields[1], 16)
-                if 0 <= start < 1 << 64:
-                    rows[start] = (size, fields[2])
-            except (ValueError, IndexError):
-                continue
-        self._starts = array("Q", sorted(rows))
-        self._rows = rows
+        starts, sizes, names = array("Q"), array("Q"), array("Q")
+        for line in _LINE.finditer(text):
+            starts.append(int(line[1], 16))
+            sizes.append(int(line[2], 16))
+            names.append(line.end())
+        # of equal addresses the last line is the last here, too
+        order = array("L", sorted(range(len(starts)), key=starts.__getitem__))
+        self._text = text
+        self._starts, self._sizes, self._names = (array("Q", map(column.__getitem__, order)) for column in (starts, sizes, names))
 
     def resolve(self, address):
         self._refresh()
@@ -460,13 +478,18 @@ class PerfMap:
 
     def _find(self, address):
         at = bisect_right(self._starts, address) - 1
-        if at < 0:
+        if at < 0 or address >= self._starts[at] + self._sizes[at]:
             return None
-        start = self._starts[at]
-        size, name = self._rows[start]
-        if address >= start + size:
-            return None
-        return Resolved(name.decode("utf-8", "replace").strip(), address - start, self.path)
+        begin = self._names[at]
+        name = self._text[begin:begin + _NAME_LIMIT].partition(b"\n")[0]
+        return Resolved(_shown(name.decode("utf-8", "replace").strip()), address - self._starts[at], self.path)
+
+
+def _shown(name):
+    """A name without what a terminal would take for a command."""
+    if name.isprintable():
+        return name
+    return "".join("\\x%02x" % ord(c) if c < " " or "\x7f" <= c < "\xa0" else c for c in name)
 
 
 def _maps(pid):

@@ -229,6 +229,35 @@ def test_what_is_no_perf_map(tmp_path):
         assert PerfMap(str(tmp_path / name)).resolve(0x1000) is None
 
 
+def test_a_perf_map_is_bounded(tmp_path):
+    path = tmp_path / "perf-1.map"
+    count = 20000
+    with open(path, "w") as file:
+        file.writelines("%x 10 function_number_%d\n" % (0x1000000 + number * 16, number) for number in range(count))
+        file.write("10 10 %s\n20 10 \x1b[31mred\x00\t\x9bend\n" % ("z" * 50000))
+    found = PerfMap(str(path))
+    assert found.resolve(0x1000000 + 16 * (count - 1) + 3) == Resolved("function_number_%d" % (count - 1), 3, str(path))
+    assert found.resolve(0x1f).name == "z" * 1024
+    assert found.resolve(0x20).name == "\\x1b[31mred\\x00\\x09\\x9bend"
+    held = sum(column.itemsize * len(column) for column in (found._starts, found._sizes, found._names)) + len(found._text)
+    assert held < path.stat().st_size + 24 * (count + 3)
+    half = PerfMap(str(path), limit=path.stat().st_size // 2)
+    assert half.resolve(0x1000000).name == "function_number_0" and half.resolve(0x1f) is None
+    assert PerfMap(str(path), owner=os.geteuid() + 1).resolve(0x1000000) is None or os.geteuid() == 0
+
+
+@pytest.mark.root
+def test_a_perf_map_of_somebody_else(tmp_path):
+    """Who is neither root nor the process's user has no say."""
+    path = tmp_path / "perf-1.map"
+    path.write_text("1000 10 foreign\n")
+    os.chown(path, 65534, 65534)
+    assert PerfMap(str(path)).resolve(0x1000) is None
+    assert PerfMap(str(path), owner=65534).resolve(0x1000).name == "foreign"
+    os.chown(path, 0, 0)
+    assert PerfMap(str(path), owner=65534).resolve(0x1000).name == "foreign"
+
+
 def test_vdso():
     import ctypes
     address = 0
