@@ -13,7 +13,8 @@ _TYPES = {
 
 
 def packed(form, what, *values):
-    """struct.Struct.pack(); a ValueError that names what does not fit in."""
+    """struct.pack(); a ValueError that names what does not fit in."""
+    form = struct.Struct(form)
     try:
         return form.pack(*values)
     except struct.error:
@@ -24,7 +25,7 @@ def _unfit(what, value, form):
     if len(form.format) == 2 and isinstance(value, int):
         return ValueError("%s: %d does not fit into %d bits%s" % (
             what, value, 8 * form.size, "" if form.format[1:] in "iqhb" else " without a sign"))
-    return ValueError("%s: %r is no such number" % (what, value))
+    return ValueError("%s: %r does not fit into them" % (what, value))
 
 
 class Layout:

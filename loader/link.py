@@ -5,7 +5,6 @@ One function a kind of link.
 """
 
 import errno
-import struct
 
 from . import syscalls
 from .errors import KernelError, refused
@@ -178,7 +177,7 @@ def close_all(objects):
 
 
 def _u64s(values):
-    return bytearray(packed(struct.Struct("=%dQ" % len(values)), "numbers of 64 bits", *values)) if values else bytearray()
+    return bytearray(packed("=%dQ" % len(values), "numbers of 64 bits", *values)) if values else bytearray()
 
 
 def attach_perf_event(program, event, cookie=None):
@@ -239,7 +238,7 @@ def attach_tracing_multi(program, attach_type, ids, cookies=None):
     "trace_fsession_multi", which the program was loaded with."""
     if cookies is not None and len(cookies) != len(ids):
         raise ValueError("one cookie for each function, please")
-    buffers = [bytearray(packed(struct.Struct("=%dI" % len(ids)), "BTF ids", *ids)), _u64s(cookies or ())]
+    buffers = [bytearray(packed("=%dI" % len(ids), "BTF ids of 32 bits", *ids)), _u64s(cookies or ())]
     try:
         fd = syscalls.link_create("tracing_multi", prog_fd=program.fileno(), attach_type=ATTACH_TYPES[attach_type],
                                   ids=address(buffers[0]), cookies=address(buffers[1]), cnt=len(ids))
@@ -270,10 +269,10 @@ def iter_info(map=None, cgroup=None, order=0, pid=0, tid=0):
     order: 1 itself, 2 and 3 with those below it, pre- or post-order, 4 those above it; 6.1+), a process or thread
     (6.1+)."""
     if map is not None:
-        return struct.pack("=I12x", fd_of(map))
+        return packed("=I12x", "map", fd_of(map))
     if cgroup is not None:
-        return struct.pack("=IIQ", order or 1, fd_of(cgroup), 0)
-    return struct.pack("=IIII", tid, pid, 0, 0) if pid or tid else b""
+        return packed("=IIQ", "order and cgroup of 32 bits", order or 1, fd_of(cgroup), 0)
+    return packed("=IIII", "thread and process of 32 bits", tid, pid, 0, 0) if pid or tid else b""
 
 
 def iter_open(link):

@@ -11,6 +11,7 @@ from . import kernel, syscalls
 from .errors import refused
 from .introduced import since
 from .kobject import fd_of
+from .layout import packed
 from .maps import STORAGE, Map
 from .syscalls import address
 from .uapi import ANY, F_CPU, F_MMAPABLE
@@ -135,7 +136,7 @@ class StorageMap(Map):
     def _key(self, key):
         if isinstance(key, (bytes, bytearray)):
             return Map._key(self, key)
-        return bytearray(struct.pack("=i", fd_of(key)))
+        return bytearray(packed("=i", "key", fd_of(key)))
 
     def _refused(self, what, error):
         if error.errno == errno.EBADF and self.type == "inode_storage":
@@ -231,7 +232,7 @@ def lpm_key(prefix, data=None):
         import ipaddress
         network = ipaddress.ip_network(prefix)
         prefix, data = network.prefixlen, network.network_address.packed
-    return struct.pack("=I", prefix) + data
+    return packed("=I", "prefix", prefix) + data
 
 
 def _mmap(map, size, writable):

@@ -11,6 +11,8 @@ import struct
 from typing import NamedTuple
 
 from .errors import refused
+from .kobject import text_buffer
+from .layout import packed
 
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
 _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_GETTCLASS, _RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 36, 38, 42, 44, 45, 46
@@ -125,9 +127,9 @@ class Socket:
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise
-        options = attribute(_BPF_FD, struct.pack("=I", fd)) + attribute(_BPF_NAME, name.encode() + b"\0") + \
+        options = attribute(_BPF_FD, struct.pack("=I", fd)) + attribute(_BPF_NAME, bytes(text_buffer(name.encode(), "a name"))) + \
             attribute(_BPF_FLAGS, struct.pack("=I", 1))        # TCA_BPF_FLAG_ACT_DIRECT
-        body = _TCMSG.pack(0, ifindex, handle, parent, priority << 16 | _ETH_P_ALL) + attribute(_TCA_KIND, b"bpf\0") + \
+        body = packed(_TCMSG.format, "interface, handle, parent and priority << 16", 0, ifindex, handle, parent, priority << 16 | _ETH_P_ALL) + attribute(_TCA_KIND, b"bpf\0") + \
             attribute(_TCA_OPTIONS | 0x8000, options)
         found = priority, handle
         for kind, payload in self.ask("filter on interface %d" % ifindex, _RTM_NEWTFILTER,
@@ -139,7 +141,7 @@ class Socket:
 
     def remove_filter(self, ifindex, parent, priority, handle):
         """Takes away what add_filter() put there."""
-        body = _TCMSG.pack(0, ifindex, handle, parent, priority << 16 | _ETH_P_ALL) + attribute(_TCA_KIND, b"bpf\0")
+        body = packed(_TCMSG.format, "interface, handle, parent and priority << 16", 0, ifindex, handle, parent, priority << 16 | _ETH_P_ALL) + attribute(_TCA_KIND, b"bpf\0")
         for _ in self.ask("filter on interface %d" % ifindex, _RTM_DELTFILTER, _ACK, body):
             continue
 
@@ -147,7 +149,7 @@ class Socket:
         """Puts a program (its descriptor; -1: none) on an interface without a link: it stays when this process
         ends. mode: one of XDP_MODES. EBUSY where one is and overwrite is false."""
         flags = XDP_MODES[mode] | (0 if overwrite or fd < 0 else _IF_NO_EXIST)
-        nested = attribute(_XDP_FD, struct.pack("=i", fd)) + attribute(_XDP_FLAGS, struct.pack("=I", flags))
+        nested = attribute(_XDP_FD, struct.pack("=i", fd)) + attribute(_XDP_FLAGS, packed("=I", "flags", flags))
         body = _IFINFO.pack(socket.AF_UNSPEC, 0, ifindex, 0, 0) + attribute(_IFLA_XDP | 0x8000, nested)
         for _ in self.ask("XDP program on interface %d" % ifindex, _RTM_SETLINK, _ACK, body):
             continue

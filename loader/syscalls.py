@@ -11,9 +11,8 @@ Descriptors: the kernel makes all that bpf() returns close-on-exec; perf events 
 import ctypes
 import errno
 import os
-import struct
 
-from .layout import Layout
+from .layout import Layout, packed
 from .uapi import COMMANDS
 
 _MACHINE = os.uname().machine
@@ -261,5 +260,5 @@ def perf_event_open(attr, pid, cpu, group_fd=-1, flags=0):
 def perf_ioctl(fd, request, argument=0):
     import fcntl
     if request == PERF_IOC_PERIOD:
-        argument = struct.pack("=Q", argument)
+        argument = packed("=Q", "period", argument)
     return fcntl.ioctl(fd, request, argument)
