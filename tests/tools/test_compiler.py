@@ -172,6 +172,9 @@ def test_stacks_are_no_batch():
                                  "probes"),
     ("BEGIN { print(args.x); }", "The args builtin can only be used with tracepoint, rawtracepoint, fentry/fexit, "
                                  "and uprobe probes (special used here)"),
+    ("BEGIN { for ($k : @nosuch) { } }", "Undefined map: @nosuch"),
+    ("BEGIN { @x[1] = count(); @x[1]++; }", "Type mismatch for @x: trying to assign value of type 'uint64' when map already "
+                                            "has a type 'count_t'"),
     ("BEGIN { print(-9223372036854775809); }", "negative value will underflow"),
     ("macro m(a) { if (a) { return; } } BEGIN { m(1); }", "'return' statement is not allowed in a macro"),
     ("BEGIN { let $a : string[1025]; $a = \"x\"; }", "String type is too long (over 1024 bytes): string[1025]"),

@@ -7,6 +7,7 @@ memory and copied by bpf_perf_event_output. A record that finds no room is count
 """
 from . import ast, results, types
 from .compiled import Event
+from .doubts import operation
 from .place import Place
 
 NO_WAKEUP, FORCE_WAKEUP = 1, 2
@@ -118,6 +119,8 @@ class OutputCode:
 
     def warn_at_run_time(self, node, message):
         """A warning with node's place, told when it happens."""
+        place = operation(node).span
+
         def action(session, values):
-            session.emit(results.Trouble(message, node.span))
+            session.emit(results.Trouble(message, place))
         self.send(self.event(node, "warning", [], action), lambda record: None)

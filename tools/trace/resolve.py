@@ -97,6 +97,11 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
             return work()
         except Unresolved:
             if self.final and not self.script.diagnostics.errors:      # else a consequence of those
+                for part in node.walk():
+                    var = self.script.maps.get(part.name) if isinstance(part, ast.Map) else None
+                    if var is not None and var.value is None:
+                        self.script.diagnostics.error(part.span, "Undefined map: %s" % part.name)
+                        return
                 self.script.diagnostics.error(node.span, "Unable to resolve the type of this expression")
         except ScriptError as error:
             if self.final:

@@ -236,8 +236,9 @@ class ExpressionTypes:
             target.type = kind
             return kind
         if not isinstance(kind, Integer):
-            self.error(node, "The %s operator can not be used on expressions of type '%s'"
-                       % (node.op, type_text(kind)))
+            signed = node.op == "--" or getattr(kind, "castable", False) and kind.scalar_type.signed
+            self.error(node, "Type mismatch for %s: trying to assign value of type '%s' when map already has a type '%s'"
+                       % (var.name, INT64 if signed else UINT64, type_text(kind)))
         result = INT64 if kind.signed or node.op == "--" else UINT64
         self.set_map_value(node, var, result)
         target.type = var.value
