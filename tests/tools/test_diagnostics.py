@@ -37,6 +37,11 @@ stdin:2:2-9: ERROR: no
 """
 
 
+def test_bytes_that_are_no_utf8_are_shown_as_such():
+    assert span("a \udcff\udcc3 b", "b").context() == ["a \ufffd\ufffd b", "     ~"]
+    assert span("\udcff(\n)", "(\n)").context() == ["\ufffd(", ")"]
+
+
 def test_several_lines_are_all_shown():
     assert ScriptError(span(TEXT, "(2);\nla"), "no").format() == """\
 stdin:2-3: ERROR: no

@@ -115,8 +115,8 @@ class Span:
         line, column = source.position(self.start)
         last, end = source.position(self.end)
         if line != last:
-            return [source.line(number) for number in range(line, last + 1)]
-        text = source.line(line)
+            return [source.line(number).translate(_NO_TEXT) for number in range(line, last + 1)]
+        text = source.line(line).translate(_NO_TEXT)
         start = source.starts[line - 1]
         if len(text) > WIDEST:          # the part around the span
             cut = max(0, self.start - start - WIDEST // 2)
@@ -126,6 +126,9 @@ class Span:
             mark = "~" if at >= self.start - start else " "
             marks.append(mark * 4 if char == "\t" else mark)
         return [text.replace("\t", "    "), "".join(marks)]
+
+
+_NO_TEXT = dict.fromkeys(range(0xdc80, 0xdd00), "\ufffd")        # bytes that are no UTF-8
 
 
 class ExpandedSpan(Span):
