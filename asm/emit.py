@@ -1,5 +1,6 @@
 """Instructions from allocated operations: moves at calls, operands, jump offsets."""
 
+from .errors import AsmError
 from .fold import COMMUTATIVE
 from .instruction import FuncRef, Instruction, KsymRef, MapRef
 from .ir import Value
@@ -272,42 +273,70 @@ def _slots(code):
 
 
 def _reach(code, spans, targets, first, slots, level):
-    """Makes jumps that 16 bits cannot hold reach their target; returns the slots of the new code."""
-    from bisect import bisect_left
-    limit = 0x7000  # what is inserted between a jump and its target must not push it out of reach
-    while True:
-        far = next((i for i, item in enumerate(code) if type(item) is Jump and item.code != JA32
-                    and abs(slots[targets[item.target]] - slots[i]) > limit), None)
-        if far is None:
+    """Makes jumps that 16 bits cannot hold reach their target; returns the slots of the new code.
+
+    In rounds, since what is put in pushes other things apart: all that are too long now, then those that are then."""
+    limit = 0x7000
+    most = 4 * slots[-1]
+    while slots[-1] <= most:
+        far = [i for i, item in enumerate(code) if type(item) is Jump and item.code != JA32
+               and abs(slots[targets[item.target]] - slots[i]) > limit]
+        if not far:
             return slots
-        jump, span = code[far], spans[far]
-        if level >= 4 and jump.code == JA:
+        (_lengthen if level >= 4 else _step)(code, spans, targets, first, slots, far)
+        slots = _slots(code)
+    raise AsmError("the code is so large that its jumps do not reach their targets")
+
+
+def _lengthen(code, spans, targets, first, _slots, far):
+    """if ... goto +1; goto +1; gotol target"""
+    added = {}
+    for i in far:
+        jump = code[i]
+        if jump.code == JA:
             jump.code = JA32
-        elif level >= 4:
-            # if ... goto +1; goto +1; gotol target
-            code[far + 1:far + 1] = [Instruction(JA, off=1), Jump(JA32, 0, 0, 0, jump.target)]
-            code[far] = Instruction(jump.code, jump.dst, jump.src, 1, jump.imm)
-            spans[far + 1:far + 1] = [span, span]
-            _shift(targets, first, far + 1)
         else:
-            # A step on the way: goto over it; goto target.
-            aim = slots[far] + (0x6000 if slots[targets[jump.target]] > slots[far] else -0x6000)
-            place = min(bisect_left(slots, aim), len(code) - 1)
+            code[i] = Instruction(jump.code, jump.dst, jump.src, 1, jump.imm)
+            added[i + 1] = [(None, Jump(JA32, 0, 0, 0, jump.target), spans[i])]
+    _insert(code, spans, targets, first, added)
+
+
+def _step(code, spans, targets, first, slots, far):
+    """A step on the way, which all from one side to a target share that reach it: goto over it; goto target."""
+    from bisect import bisect_left
+    added, steps = {}, {}
+    for i in far:
+        jump, here = code[i], slots[i]
+        forward = slots[targets[jump.target]] > here
+        place, step = steps.get((jump.target, forward), (None, None))
+        if step is None or (place <= i if forward else here - slots[place] > 0x5800):
+            place = min(bisect_left(slots, here + (0x5000 if forward else -0x5000)), len(code) - 1)
             while type(code[place - 1]) is Instruction and code[place - 1].off == 1 and code[place - 1].code & 7 in (
                     BPF_JMP, BPF_JMP32):
                 place -= 1  # never between a jump over the next instruction and that
             step = object()
-            code[place:place] = [Instruction(JA, off=1), Jump(JA, 0, 0, 0, jump.target)]
-            spans[place:place] = [span, span]
-            _shift(targets, first, place)
-            targets[step] = place + 1
-            jump.target = step
-        slots = _slots(code)
+            steps[jump.target, forward] = place, step
+            added.setdefault(place, []).append((step, Jump(JA, 0, 0, 0, jump.target), spans[i]))
+        jump.target = step
+    _insert(code, spans, targets, first, added)
 
 
-def _shift(targets, first, place):
-    """Two instructions were inserted at `place`."""
+def _insert(code, spans, targets, first, added):
+    """`added`: index -> [(label or None, Jump, span)] to put before what is there, with a jump over each."""
+    old, old_spans = code[:], spans[:]
+    code.clear(), spans.clear()
+    moved, labels = [], {}
+    for i, item in enumerate(old):
+        for label, jump, span in added.get(i, ()):
+            code.append(Instruction(JA, off=1))
+            if label is not None:
+                labels[label] = len(code)
+            code.append(jump)
+            spans += span, span
+        moved.append(len(code))
+        code.append(item)
+        spans.append(old_spans[i])
     for table in (targets, first):
         for key, index in table.items():
-            if index >= place:
-                table[key] = index + 2
+            table[key] = moved[index]
+    targets.update(labels)

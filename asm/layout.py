@@ -122,12 +122,17 @@ def _share_returns(function, registers):
                 block.ops[-1] = Op("jump", None, (), (shared,), block.ops[-1].span)
 
 
+_NEAR = 15000      # operations, of which most are one or two slots
+
+
 def _sink_unlikely(function):
     """Moves a block that hardly ever runs to the end, where that costs no jump: the usual way has one less.
 
     Unlikely is what runs when something is 0 or NULL: a lookup that finds nothing, a full buffer.
     """
     blocks, unlikely = function.blocks, []
+    if sum(len(block.ops) for block in blocks) > _NEAR:
+        return                  # jumps to the end and back would be too long
     for i in range(1, len(blocks) - 1):
         last, block, after = blocks[i - 1].ops[-1], blocks[i], blocks[i + 1]
         if last.kind != "branch" or block.ops[-1].kind == "branch" or block.ops[-1].info == (after,):

@@ -58,3 +58,31 @@ def test_far_jumps(cpu):
     assert run() == first + second
     assert run(7) == second
     assert run(8) == first
+
+
+@pytest.mark.parametrize("level, count, size", [(3, 1200, 40), (4, 4000, 12)])
+def test_many_far_jumps_are_mended_together(monkeypatch, level, count, size):
+    """Thousands of tests, each of which goes to a place of its own behind all and back: the jumps are looked through a few times, and
+    not once for each of them."""
+    from types import SimpleNamespace
+
+    from rawbpf.asm import emit
+    from rawbpf.asm.opcodes import BPF_JMP, JA
+    code, starts = [], {}
+    for i in range(count):
+        code.append(emit.Jump(BPF_JMP | 0x10, 1, 0, i, ("away", i)))
+        code += [Instruction(0xb7, 2, 0, 0, i)] * size
+        starts["back", i] = len(code)
+    code.append(Instruction(0x95))
+    for i in range(count):
+        starts["away", i] = len(code)
+        code += [Instruction(0xb7, 3, 0, 0, i), emit.Jump(JA, 0, 0, 0, ("back", i))]
+    rounds, slots = [], emit._slots
+    monkeypatch.setattr(emit, "_slots", lambda code: rounds.append(1) or slots(code))
+    made, spans, first = emit.link({"main": SimpleNamespace(code=code, spans=[None] * len(code), starts=starts)}, level)
+    assert len(rounds) <= 10 and len(made) == len(spans) < 3 * len(code) and first == {"main": 0}
+    assert all(-0x8000 <= x.off < 0x8000 for x in made)
+    taken = {0, 1, 7, count // 2, count - 1}
+    seen = follow(made, lambda x: x.imm in taken)
+    assert [x.imm for x in seen if x.dst == 3] == sorted(taken)
+    assert [x.imm for x in seen if x.dst == 2] == [i for i in range(count) if i not in taken for _ in range(size)]

@@ -604,3 +604,49 @@ def test_a_shift_count_is_taken_modulo_the_width():
     f.set(count, 102)
     f.ret(f.alu("&", f.alu(">>", x, count), 8))
     assert not any("102" in line for line in code(f)) and answer(f) == 0
+
+
+def test_many_stores_are_looked_up_not_compared_with_all():
+    """What is asked of a block with thousands of stores gives the same as looking at each of them."""
+    import random
+
+    from rawbpf.asm.numbering import _overlapping
+    from rawbpf.asm.stores import _covered
+    random.seed(5)
+    for count in (10, 400):
+        places = {(8 * random.randrange(count) + random.randrange(8), random.choice((1, 2, 4, 8))): 0 for _ in range(count)}
+        for _ in range(300):
+            at, size = random.randrange(8 * count), random.choice((1, 2, 4, 8))
+            assert _covered(set(places), at, size) == any(a <= at and at + size <= a + n for a, n in places)
+            assert sorted(_overlapping(places, at, size)) == sorted(
+                (a, n) for a, n in places if a < at + size and at < a + n)
+
+    class Counting(dict):
+        def __iter__(self):
+            raise AssertionError("all were looked at")
+    assert _overlapping(Counting(dict.fromkeys(((8 * i, 8) for i in range(1000)), 0)), 801, 2) == [(800, 8)]
+
+
+def test_functions_that_are_long_keep_their_blocks_in_order(monkeypatch):
+    """What hardly runs goes to the end of a short function only: the way there and back is within reach of a jump."""
+    from rawbpf.asm import compile_function, ir, layout
+
+    def lengths(tests):
+        f = ir.Function("main")
+        for _ in range(tests):
+            got, none, done = f.block(), f.block(), f.block()
+            place = f.call("bpf_get_current_task")
+            f.branch("==", f.call("bpf_map_lookup_elem", f.map("m"), place), 0, none, got)
+            f.position(got)
+            f.call("bpf_trace_printk", 0, 0)
+            f.jump(done)
+            f.position(none)
+            f.call("bpf_trace_printk", 0, 0)
+            f.call("bpf_trace_printk", 0, 0)
+            f.jump(done)
+            f.position(done)
+        f.ret(0)
+        return [abs(x.off) for x in compile_function(f).instructions if x.code & 7 == 5 and x.code not in (0x85, 0x95)]
+    assert max(lengths(40)) > 100
+    monkeypatch.setattr(layout, "_NEAR", 100)
+    assert max(lengths(40)) < 20
