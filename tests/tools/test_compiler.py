@@ -179,7 +179,9 @@ def test_stacks_are_no_batch():
     ("macro m(a) { if (a) { return; } } BEGIN { m(1); }", "'return' statement is not allowed in a macro"),
     ("BEGIN { let $a : string[1025]; $a = \"x\"; }", "String type is too long (over 1024 bytes): string[1025]"),
     ("let @a = hash(99999999999); BEGIN { @a[1] = 1; }", "map AT_a does not fit a BPF map: 99999999999 entries of 4 + 8 bytes, "
-     "where each of these numbers has 32 bits"),
+     "where values have up to 512 MiB and entries 32 bits"),
+    ("BEGIN { let $a : int8[2000000000]; print($a); }", "map scratch_large does not fit a BPF map: 2 entries of 4 + 2000000000 bytes, "
+     "where values have up to 512 MiB and entries 32 bits"),
     ("BEGIN { printf(\"%99999999999999999999d\", 1); }", "field width is over 65535: d"),
     ("BEGIN { printf(\"%-" + 5000 * "9" + "s\", 1); }", "field width is over 65535: s"),
     ("".join("macro m%d(a) { m%d(a) } " % (i, i + 1) for i in range(1000)) + "macro m1000(a) { a } BEGIN { m0(1); }",

@@ -42,6 +42,8 @@ class Options:
         self.positional, self.cpid, self.unsafe, self.warnings = list(positional), cpid, unsafe, warnings
         self.probe_filter = probe_filter
 
+LARGEST_VALUE = 1 << 29     # bytes that the verifier lets a helper write (BPF_MAX_VAR_SIZ)
+
 
 class Compiler:
     """Compiles one ast.Script. `target`: a sources.Target; `output`: "ringbuf" or "perf" to force one; `machine`:
@@ -397,9 +399,9 @@ class Compiler:
                     *maps.internal_maps(self)]:
             kernel_maps[map.name] = map
         for map in kernel_maps.values():
-            if max(map.key_size, map.value_size, map.max_entries) >> 32:
-                raise ScriptError(None, "map %s does not fit a BPF map: %d entries of %d + %d bytes, where each of these numbers "
-                                  "has 32 bits" % (map.name, map.max_entries, map.key_size, map.value_size))
+            if max(map.key_size, map.value_size) > LARGEST_VALUE or map.max_entries >> 32:
+                raise ScriptError(None, "map %s does not fit a BPF map: %d entries of %d + %d bytes, where values have up to 512 MiB "
+                                  "and entries 32 bits" % (map.name, map.max_entries, map.key_size, map.value_size))
         return Compiled(programs, kernel_maps, infos, self.events, self.config, self.output, "events", self.losses,
                         self.diagnostics.warnings, self.script)
 
