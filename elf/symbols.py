@@ -23,7 +23,8 @@ _RANK = {"GLOBAL": 0, "UNIQUE": 0, "WEAK": 1, "LOCAL": 2}
 FUNCTIONS = frozenset((2, 10))
 NAMED = frozenset((0, 1, 2, 5, 6, 10))
 
-UNPACK_LIMIT = 128 << 20        # bytes that .gnu_debugdata may unpack to
+UNPACK_LIMIT = 128 << 20        # bytes that .gnu_debugdata may unpack to, and how many times its own size
+UNPACK_RATIO = 64               # (symbol tables: 3 to 10 times)
 DEBUG_FOLDER = "/usr/lib/debug"
 #: Further folders that are searched first (`rawbpf trace --debuginfo`), also for NAME.debug; relative ones from the
 #: program's own folder on, and then from the working directory.
@@ -440,11 +441,13 @@ def mini_debug_image(image):
     where = "%s(.gnu_debugdata)" % image.path
     try:
         unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=256 << 20)
-        data = unpacker.decompress(bytes(image.data(section)), UNPACK_LIMIT + 1)
+        packed = bytes(image.data(section))
+        limit = min(UNPACK_LIMIT, (1 << 20) + UNPACK_RATIO * len(packed))
+        data = unpacker.decompress(packed, limit + 1)
     except (lzma.LZMAError, MemoryError, EOFError) as error:
         raise ElfError(where, None, "cannot be unpacked: %s" % error) from None
-    if len(data) > UNPACK_LIMIT:
-        raise ElfError(where, None, "unpacks to more than %d MB" % (UNPACK_LIMIT >> 20))
+    if len(data) > limit:
+        raise ElfError(where, None, "unpacks to more than %d MB, from %d bytes" % (limit >> 20, len(packed)))
     if not unpacker.eof:
         raise ElfError(where, None, "is cut short")
     return Image(data, where)

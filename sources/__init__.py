@@ -97,10 +97,25 @@ def list_events(pattern="*", target=Target()):
     kind, colon, rest = pattern.partition(":")
     if not colon and kind.lower() not in _KINDS and kind not in _KINDS:
         # "-l '*sleep*'": a pattern for the events of every kind that the kernel has
-        for source in find_all("*", target):
-            yield from source.list(pattern if has_wildcard(pattern) else "*%s*" % pattern, target)
+        yield from _listed(find_all("*", target), pattern if has_wildcard(pattern) else "*%s*" % pattern, target)
         return
     first = rest.split(":")[0]
     path = first if first and not has_wildcard(first) and os.path.exists(first) else None
-    for source in find_all(kind or "*", target, path):
-        yield from source.list(rest, target)
+    yield from _listed(find_all(kind or "*", target, path), rest, target)
+
+
+def _listed(found, pattern, target):
+    """What all of these kinds have. What keeps one of them from being listed is told when the others were."""
+    failed = []
+    for source in found:
+        try:
+            yield from source.list(pattern, target)
+        except (SourceError, OSError) as error:
+            failed.append((source, error))
+    if len(found) == 1 and failed:
+        raise failed[0][1]
+    if failed:
+        texts = {}
+        for source, error in failed:
+            texts.setdefault(str(error), []).append(source.shown)
+        raise SourceError("; ".join("%s: %s" % (", ".join(kinds), text) for text, kinds in texts.items()))

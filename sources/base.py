@@ -102,6 +102,10 @@ class Source:
         all. Sorted by text. Nothing that matches is no error: an empty iterator."""
         raise NotImplementedError
 
+    def nothing(self, pattern, target):
+        """Why a listing of `pattern` is empty, where that is not because nothing matches; ""."""
+        return ""
+
     def points(self, text, target=Target()):
         """`parse` and `expand` of the text after the kind, for Python callers."""
         return self.expand(self.parse(split(text) if text else [], target), target)

@@ -130,8 +130,7 @@ def resolve(name, target=Target()):
         return [used]
     path = _find(name, target, root)
     if path is None:
-        raise SourceError("target file '%s' does not exist or is not executable" % name,
-                          _near(name, root), missing=True)
+        raise SourceError("target file '%s' %s" % (name, _why_not(under(root, name))), _near(name, root), missing=True)
     return [_shared(path if "/" not in name else name, under(root, path))]
 
 
@@ -375,6 +374,38 @@ def _is_binary(path):
         return False
     kind = int.from_bytes(head[16:18], "little" if head[5] == 1 else "big")
     return kind == 3 or (kind == 2 and bool(mode & 0o111))
+
+
+def _why_not(path):
+    """Why a file is no binary that probes can be put on."""
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return "does not exist or is not executable"
+    except OSError as error:
+        return "cannot be read: %s" % error.strerror
+    return "does not exist or is not executable"
+
+
+def why_empty(name, target, look):
+    """Why `look(binary)` finds nothing in the file that is called so: "" where it is just that nothing matches."""
+    from rawbpf.elf.image import ElfError
+
+    if has_wildcard(name) and name != "*":
+        return ""
+    try:
+        if name == "*":
+            if target.pid is not None:
+                mapped(target.pid)
+            return ""
+        for binary in resolve(name, target):
+            look(binary)
+            if binary.symbols.problems:
+                return str(binary.symbols.problems[0])
+    except (SourceError, ElfError) as error:
+        return str(error)
+    return ""
 
 
 def _glob(pattern, target, root):

@@ -9,11 +9,18 @@
 Every class takes what stands after the kind in a probe's text, in as many strings; wildcards too.
 """
 
+import os
+
 from . import find
 from .base import SourceError, Target
 
 
 _LAST_PID = 1 << 22      # PID_MAX_LIMIT
+
+
+def _text(part):
+    """Names and paths as text, of bytes and pathlib's too."""
+    return os.fsdecode(part) if isinstance(part, (bytes, os.PathLike)) else str(part)
 
 
 class Probe:
@@ -27,7 +34,7 @@ class Probe:
         if pid is not None and (not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid <= _LAST_PID):
             raise SourceError("%r is no number of a process" % (pid,))
         self.target = Target(pid, unsafe, root)
-        self.spec = self.source.parse([str(part) for part in parts], self.target)
+        self.spec = self.source.parse([_text(part) for part in parts], self.target)
         self._points = None
 
     def find(self):
@@ -63,6 +70,8 @@ class Probe:
 
     def attach(self, program, cookies=None):
         """Attach to all points; an Attachment, to be closed or used in `with`."""
+        if not hasattr(program, "fileno"):
+            raise SourceError("%r is no loaded program: `load` and Program.load return one" % (program,))
         return self.points[0].attach(program, self.points, cookies)
 
     def __repr__(self):

@@ -46,7 +46,10 @@ class Timer(Source):
         count = integer(text)
         if count is None:
             raise SourceError("%s probe must have an integer frequency" % self.shown)
-        if not 0 < count < 1 << 63 or count * _NANOSECONDS.get(unit, 1) >= 1 << 63:
+        if count * _NANOSECONDS.get(unit, 1) >= 1 << 63:
+            raise SourceError("%s frequency is too large: %s:%s is more than 2^63-1 nanoseconds" % (self.shown, unit, text)
+                              if unit != "hz" else "%s frequency is too large: %s" % (self.shown, text))
+        if not count:
             raise SourceError("%s frequency should be a positive integer" % self.shown)
         return Spec(unit, count)
 

@@ -215,7 +215,10 @@ class Uprobe(Source):
                 raise _source_error(error) from None
             hints = ["%s:%s:%s" % (self.shown, literal(binaries[0].shown), literal_function(name))
                      for name in nearest(spec.function, names)]
-            if not names:
+            problems = binaries[0].symbols.problems
+            if problems:
+                reason += " %s." % problems[0]
+            elif not names:
                 reason += " The file has no symbols (stripped?); an address can be given instead."
         return SourceError(reason, hints, missing=True)
 
@@ -235,6 +238,10 @@ class Uprobe(Source):
             yield from listings[0]
         else:
             yield from sorted((line for lines in listings for line in lines), key=lambda line: line.text)
+
+    def nothing(self, pattern, target):
+        binary, _, function = _cut(pattern)
+        return paths.why_empty(binary or "*", target, lambda each: functions(each, function or "*"))
 
     def _listed(self, binary, shown, language, pattern):
         """The functions of one file, sorted by their lines."""

@@ -94,6 +94,10 @@ class Usdt(Source):
         for line in sorted(lines):
             yield Listed(line)
 
+    def nothing(self, pattern, target):
+        parts = split(pattern) if pattern else ["*"]
+        return paths.why_empty(parts[0] if len(parts) > 1 else "*", target, notes)
+
 
 def notes(binary, quiet=False):
     """The stapsdt notes of a Binary that have a place in the file."""

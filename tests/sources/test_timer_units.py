@@ -30,7 +30,7 @@ def test_what_the_kernel_is_asked(kind, text, period, frequency, monkeypatch):
 @pytest.mark.parametrize("text, says", [
     ("profile:", "unit of time|Invalid rate"), ("profile:hz:0", "positive"), ("profile:hz:-1", "integer"),
     ("profile:minutes:1", "not an accepted unit"), ("interval:999ns", "Minimum is 1000"), ("interval:1y", "Invalid rate"),
-    ("interval:s:99999999999999999999", "positive"), ("interval:s:x", "integer frequency"), ("profile:a:b:c", "requires"),
+    ("interval:s:99999999999999999999", "too large"), ("interval:s:x", "integer frequency"), ("profile:a:b:c", "requires"),
     ("self:signal:SIGHUP", "not a supported signal"), ("self:x:y", "not a supported trigger"), ("self:signal", "requires 2")])
 def test_refused(text, says):
     with pytest.raises(SourceError, match=says):

@@ -21,19 +21,22 @@ def list_pattern(pattern, pid, verbose, json=False):
     try:
         for part in _PARTS(pattern) or [""]:
             if not _print(list_events(part.strip() or "*", target), verbose, json):
-                _nothing(part.strip())
+                _nothing(part.strip(), target)
     except (SourceError, OSError) as error:
         raise Failure(_sentence(error))
     return 0
 
 
-def _nothing(pattern):
+def _nothing(pattern, target):
     """Say that a pattern matches no event, and why where the kernel has none of the kind."""
     from rawbpf.sources import SourceError, find
     from .command import complain
     why = ""
     try:
-        find(pattern.partition(":")[0]).require()
+        source = find(pattern.partition(":")[0])
+        source.require()
+        why = source.nothing(pattern.partition(":")[2], target)
+        why = why and ": " + why
     except SourceError as error:
         why = "" if error.reason.startswith("Invalid probe type") else ": " + error.reason
     complain("no event matches %s%s" % (pattern, why), "WARNING")
@@ -90,19 +93,21 @@ def _print(listed, verbose, json):
     """Print events; returns how many there were."""
     out, count = Writer(1, "full"), 0
     lines = []
-    for count, item in enumerate(listed, 1):
-        if json:
-            lines.append(_json(item, verbose))
-        elif verbose:
-            lines += item.verbose()
-        else:
-            lines.append(item.text)
-        if len(lines) > 500:
+    try:
+        for count, item in enumerate(listed, 1):
+            if json:
+                lines.append(_json(item, verbose))
+            elif verbose:
+                lines += item.verbose()
+            else:
+                lines.append(item.text)
+            if len(lines) > 500:
+                out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+                lines = []
+    finally:        # what was found before something cannot be listed
+        if lines:
             out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-            lines = []
-    if lines:
-        out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-    out.flush()
+        out.flush()
     return count
 
 
