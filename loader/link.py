@@ -160,8 +160,11 @@ def close_all(objects):
     if len(waiting) < 4:
         work()
     else:
-        import threading
-        workers = [threading.Thread(target=work) for _ in range(min(len(waiting), 16))]
+        try:
+            import threading
+            workers = [threading.Thread(target=work) for _ in range(min(len(waiting), 16))]
+        except OSError:                   # no descriptor is left to read the module with
+            workers = []
         started = []
         for worker in workers:
             try:

@@ -3,6 +3,7 @@
 import lzma
 import os
 import re
+import resource
 import shutil
 import subprocess
 
@@ -99,3 +100,13 @@ def test_python_objects(tmp_path):
         sources.Profile("s", 99999999999)
     with pytest.raises(SourceError, match="positive integer"):
         sources.Profile("s", 0)
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_too_many_files(rawbpf):
+    """What is told is the limit that ends the attaching, not what could not be done because of it."""
+    done = rawbpf("trace", "-e", "tracepoint:syscalls:sys_enter_* { @ = count(); } interval:s:9 { exit(); }",
+                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+    assert done.returncode == 255 and "threading" not in done.stderr, done
+    assert re.search("tracepoint:syscalls:sys_enter_.*Too many open files", done.stderr), done
