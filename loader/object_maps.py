@@ -89,10 +89,10 @@ class ObjectMap:
             self.map.pin(self.pin_path)
         except KernelError as error:
             import errno
-            if error.errno != errno.EEXIST:
-                raise
             self.map.close()
             self.map = None
+            if error.errno != errno.EEXIST:
+                raise
             self._take_pinned()
             return False
         return True

@@ -265,7 +265,8 @@ def test_maps_that_are_pinned_by_name():
             assert run(other, "look") == 0
         with Object.open(compile_bpf_text(PINNED % 8), pin_root="/dev/shm") as nowhere:
             with pytest.raises(KernelError, match="not in a BPF file system"):
-                nowhere.load()
+                nowhere.prepare()
+            assert nowhere.maps["shared"].map is None
     finally:
         os.close(fd)
 
