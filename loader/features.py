@@ -164,6 +164,7 @@ class _HelperProbe:
 def has_kfunc(name, type):
     """May programs of this type call this kernel function (5.13+; needs the kernel's BTF)?"""
     from rawbpf.asm import Instruction, KsymRef
+    number(PROG_TYPES, type, "program type")
     code = [Instruction(0x85, 0, 2, 0, 0, KsymRef(name)), Instruction(0xb7), Instruction(0x95)]
     try:
         log = _refusal(type, code, **_load_options(type))

@@ -22,7 +22,9 @@ def packed(form, what, *values):
 
 
 def _unfit(what, value, form):
-    if len(form.format) == 2 and isinstance(value, int):
+    if len(form.format) == 2:
+        if not isinstance(value, int):
+            return ValueError("%s: %r is no number" % (what, value))
         return ValueError("%s: %d does not fit into %d bits%s" % (
             what, value, 8 * form.size, "" if form.format[1:] in "iqhb" else " without a sign"))
     return ValueError("%s: %r does not fit into them" % (what, value))

@@ -220,6 +220,8 @@ def test_interrupt_ends_a_load():
     (r"flags: -1 does not fit into 64 bits", lambda m, p: m.lookup(1, -1)),
     (r"repeat: -1 does not", lambda m, p: p.test_run(bytes(64), repeat=-1)),
     (r"cookie: 18446744073709551616 does not", lambda m, p: link.attach_raw_tracepoint(p, "sys_enter", 1 << 64)),
+    (r"cookie: 'x' is no number", lambda m, p: link.attach_raw_tracepoint(p, "sys_enter", "x")),
+    (r"no BPF program type is called 'nope'", lambda m, p: features.has_kfunc("bpf_obj_new_impl", "nope")),
     (r"prefix: -1 does not fit into 32 bits", lambda m, p: lpm_key(-1, bytes(4))),
     (r"thread and process of 32 bits: ", lambda m, p: link.iter_info(pid=-1)),
     (r"a path cannot have a NUL in it", lambda m, p: p.pin("/sys/fs/bpf/a\0b")),
