@@ -61,6 +61,7 @@ def test_functions(odd, rawbpf):
 
 
 @pytest.mark.root
+@pytest.mark.slow
 def test_files(odd, rawbpf, tmp_path):
     names = ["br[a]c", "brac", "st*ar", "que?", "com,ma", "sp ace", 'dq"x', "b\\s", "co:lon", "new\nline", "at@x", "$d", "\u00fc"]
     for name in names:

@@ -39,6 +39,7 @@ def test_broken_payloads(tmp_path, payload, says):
 
 
 @pytest.mark.root
+@pytest.mark.slow
 def test_listings_say_why(rawbpf, tmp_path):
     whole = compile_c(WORK, name="works")
     with open(whole, "rb") as file:
@@ -75,6 +76,7 @@ def test_unreadable(scratch):
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.slow
 def test_what_cannot_be_listed_does_not_hide_the_rest(monkeypatch):
     from rawbpf.sources.tracepoint import Tracepoint
 
