@@ -21,7 +21,7 @@ _SUFFIX = {"": 1, "ns": 1, "us": 1000, "ms": 1000 ** 2, "s": 1000 ** 3, "m": 60 
            "h": 3600 * 1000 ** 3, "d": 86400 * 1000 ** 3}
 
 
-_ENABLE_ON_EXEC = 1 << 12       # of struct perf_event_attr
+_INHERIT, _ENABLE_ON_EXEC = 1 << 1, 1 << 12       # of struct perf_event_attr
 
 
 class Spec(NamedTuple):
@@ -128,7 +128,6 @@ class TimerPoint(RegistersPoint):
         return perf.software("cpu_clock", period=count * _NANOSECONDS[unit])
 
     def attach(self, program, points, cookies=None):
-        from rawbpf.loader import syscalls
         from rawbpf.loader.link import LinkGroup, attach_perf_event
         from rawbpf.loader.perf import PerfEvent
 
@@ -138,7 +137,7 @@ class TimerPoint(RegistersPoint):
                 for pid, cpu in point.places():
                     attr = point.attr()
                     if pid >= 0:    # for the threads that start later; what is to run a program counts from then on
-                        attr.fields["flags"] = attr.fields.get("flags", 0) | syscalls.ATTR_INHERIT | (
+                        attr.fields["flags"] = attr.fields.get("flags", 0) | _INHERIT | (
                             _ENABLE_ON_EXEC if pid in held else 0)
                     try:
                         event = PerfEvent.open(attr, pid, cpu)
