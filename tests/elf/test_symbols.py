@@ -231,6 +231,7 @@ def test_wrong_tables_are_errors_with_a_place():
         assert caught.value.offset is not None
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_equal_symbols_cost_no_quadratic_time():
     # A table in which every symbol has the same name and every name is a suffix of one string.
     count = 100000

@@ -98,6 +98,7 @@ def test_values_by_format():
 
 # -- typed maps --
 
+@pytest.mark.slow
 def test_types_that_do_not_fit_together():
     """Damaged BTF: members outside their struct, members without end."""
     for type in (Struct("struct", "s", 8, [Field("a", Array(U32, 1 << 24), 0)]),

@@ -252,6 +252,7 @@ def test_interrupted_at_any_time(rawbpf, compile_c):
         assert process.returncode in (0, 130, -signal.SIGTERM, -signal.SIGINT) or "site" in text, text
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_a_second_interrupt_while_a_stubborn_command_is_ended(rawbpf):
     """The command ignores SIGTERM: it is killed all the same, and the second Ctrl-C makes no traceback."""

@@ -135,6 +135,7 @@ def test_errors_of_c_lines(script, message):
     assert error(script) == message
 
 
+@pytest.mark.slow
 def test_a_bomb_of_macros_ends():
     lines = ["#define A0 1"] + ["#define A%d A%d + A%d + A%d" % (n, n - 1, n - 1, n - 1) for n in range(1, 30)]
     assert "too large" in error("\n".join(lines) + "\nBEGIN { A29; }")

@@ -124,6 +124,7 @@ def test_a_script_without_events_ends_by_itself(rawbpf):
     assert (done.returncode, done.stdout) == (0, "\n\n@x: 1\n")
 
 
+@pytest.mark.slow
 def test_scripts_from_files_and_stdin_with_arguments(rawbpf, tmp_path):
     text = 'BEGIN { printf("%d %s\\n", $1, str($2)); exit(); }'
     script = tmp_path / "args.bt"
@@ -533,6 +534,7 @@ def test_what_tracefs_without_a_mount_needs(rawbpf, capabilities, missing):
     assert "opening it without a mount needs %s (or: mount" % missing in done.stderr
 
 
+@pytest.mark.slow
 def test_uprobes_with_two_capabilities_run_or_name_what_is_missing(rawbpf):
     script = 'uprobe:libc:getppid { exit(); } interval:ms:10 { exit(); }'
     done = unprivileged(rawbpf, ["bpf", "perfmon"], "trace", "-e", script)
@@ -547,6 +549,7 @@ def test_elapsed_starts_with_the_trace(rawbpf):
     assert done.stdout == "\n\n@begin: true\n@later: true\n"
 
 
+@pytest.mark.slow
 def test_names_of_the_kernel_may_need_a_capability(rawbpf):
     done = unprivileged(rawbpf, ["bpf", "perfmon"], "trace", "-q", "-e",
                         "BEGIN { @[ksym(0xffffffff81000000)] = 1; exit(); }")

@@ -77,6 +77,7 @@ def test_closing_ends_a_command_that_was_held_and_one_that_runs():
         child.close()
 
 
+@pytest.mark.slow
 def test_closing_ends_a_command_that_ignores_the_request():
     child = Child("%s -c 'import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)'" % sys.executable)
     child.release()
