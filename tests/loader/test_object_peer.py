@@ -336,6 +336,10 @@ def test_pinned_maps_of_another_load():
 
 
 def test_a_bloom_filter_that_hashes_otherwise():
+    if kernel.release() < (5, 16):
+        with pytest.raises(KernelError, match="bloom_filter needs Linux 5.16"):
+            Map.create("bloom_filter", 0, 8, 4, map_extra=3)
+        return
     with Map.create("bloom_filter", 0, 8, 4, map_extra=3) as three, features() as obj:
         pairs = obj.maps["pairs"]
         pairs.type, pairs.key_size, pairs.value_size, pairs.max_entries, pairs.map_extra = "bloom_filter", 0, 8, 4, 5

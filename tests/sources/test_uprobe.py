@@ -558,6 +558,7 @@ def test_the_file_that_the_process_runs(tmp_path, replaced):
         child.wait()
 
 
+@pytest.mark.slow
 def test_changed_root(tmp_path):
     """chroot(2) in the same mount namespace, of which /proc/PID/maps has our paths: with -p they are the process's own."""
     root = tmp_path / "root"
