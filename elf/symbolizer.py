@@ -15,6 +15,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from .image import ElfError, Image
+from .process import living_thread
 from .symbols import Symbols
 
 _FAR = 1 << 20      # no function is larger: an address further from a symbol is not inside of it
@@ -495,27 +496,6 @@ def _shown(name):
 def _maps(pid):
     with open("/proc/%d/maps" % pid, "rb") as file:
         return file.read()
-
-
-def living_thread(pid):
-    """The process's number, or that of a thread which lives on when its first one has ended: /proc/THREAD still tells what
-    /proc/PID does not any more."""
-    if _state(pid) == b"Z":
-        try:
-            for thread in map(int, os.listdir("/proc/%d/task" % pid)):
-                if _state(thread) not in (b"Z", b"X", b""):
-                    return thread
-        except OSError:
-            return pid
-    return pid
-
-
-def _state(pid):
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read().rpartition(b") ")[2][:1]
-    except OSError:
-        return b""
 
 
 def same_root(pid):

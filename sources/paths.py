@@ -9,6 +9,8 @@ import functools
 import os
 import stat
 
+from rawbpf.elf.process import ENDED, living_thread, state
+
 from .base import SourceError, Target, has_wildcard, nearest
 
 
@@ -158,7 +160,7 @@ def root_of(target):
         return target.root
     if target.pid is None:
         return ""
-    thread = living(target.pid)
+    thread = living_thread(target.pid)
     try:
         own, other = (os.readlink("/proc/%s/%s" % (pid, "ns/mnt")) for pid in ("self", thread))
         same_root = os.stat("/proc/%d/root" % thread)
@@ -183,7 +185,7 @@ def exe(pid):
     through /proc. SourceError when it is not there."""
     if pid in held:
         return Binary(held[pid], held[pid])
-    pid = living(pid)
+    pid = living_thread(pid)
     try:
         shown = os.readlink("/proc/%d/exe" % pid)
     except OSError as error:
@@ -191,33 +193,12 @@ def exe(pid):
     return _used(pid, shown, "/proc/%d/exe" % pid)
 
 
-def living(pid):
-    """elf.symbolizer.living_thread, for the rare process whose first thread has ended."""
-    if _state(pid) != b"Z":
-        return pid
-    from rawbpf.elf.symbolizer import living_thread
-
-    return living_thread(pid)
-
-
-_ENDED = (b"Z", b"X")
-
-
-def _state(pid):
-    """The letter of a process's state in proc(5), b"" where there is no such process."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read().rpartition(b") ")[2][:1]
-    except OSError:
-        return b""
-
-
 def _not_told(what, pid, error):
     """The SourceError for what of a process could not be read."""
-    state = _state(pid)
-    if not state:
+    letter = state(pid)
+    if not letter:
         return SourceError("there is no process %d" % pid)
-    if state in _ENDED:
+    if letter in ENDED:
         return SourceError("process %d has ended" % pid)
     return SourceError("the %s of process %d cannot be told: %s" % (what, pid, error.strerror))
 
@@ -226,13 +207,13 @@ def mapped(pid):
     """The Binaries that process `pid` has mapped as code, in address order, each once."""
     if pid in held:
         return [exe(pid)]       # what that will load is not known yet
-    pid = living(pid)
+    pid = living_thread(pid)
     try:
         with open("/proc/%d/maps" % pid, "rb") as file:
             lines = file.read().splitlines()
     except OSError as error:
         raise _not_told("files", pid, error) from None
-    if not lines and _state(pid) in _ENDED:
+    if not lines and state(pid) in ENDED:
         raise SourceError("process %d has ended" % pid)
     found = {}      # by name and file: a library that was replaced can be there twice
     for line in lines:
@@ -247,7 +228,7 @@ def mapped(pid):
 
 def load_bias(pid, binary):
     """What to add to a file's virtual addresses to get those in process `pid`."""
-    pid = living(pid)
+    pid = living_thread(pid)
     with open("/proc/%d/maps" % pid, "rb") as file:
         lines = file.read().splitlines()
     wanted = os.stat(binary.path)

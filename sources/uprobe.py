@@ -13,6 +13,8 @@ import os
 import re
 from typing import NamedTuple
 
+from rawbpf.elf.process import living_thread
+
 from . import paths
 from .attach import attach_groups, attach_perf, perf_cookies
 from .base import (Listed, Source, SourceError, are_plain, has_wildcard, literal, literal_function, matcher,
@@ -391,7 +393,7 @@ def has_multi(pid=None):
     threads before 6.10."""
     from rawbpf.loader import features, kernel
 
-    return features.has_link("uprobe_multi") and (pid is None or kernel.release() >= (6, 10) and paths.living(pid) == pid)
+    return features.has_link("uprobe_multi") and (pid is None or kernel.release() >= (6, 10) and living_thread(pid) == pid)
 
 
 class UprobePoint(RegistersPoint):
@@ -511,7 +513,7 @@ class UprobePoint(RegistersPoint):
         def open_event(point):
             attr = perf.uprobe(point.binary.path, point.file_offset, point.ref_ctr_offset,
                                point.at_return)
-            return attr, -1 if point.pid is None else paths.living(point.pid), -1
+            return attr, -1 if point.pid is None else living_thread(point.pid), -1
 
         return attach_perf(program, points, open_event, cookies, _explain)
 

@@ -12,6 +12,7 @@ import struct
 import time
 
 from rawbpf.elf.image import ElfError, Image
+from rawbpf.elf.process import ENDED, state
 from rawbpf.elf.symbolizer import ProcessSymbols, SymbolCache
 from rawbpf.elf.unwind_table import table
 
@@ -172,9 +173,9 @@ class Unwinder:
         """Wait until the command stops; False when it does not."""
         deadline = time.monotonic() + WAIT
         while time.monotonic() < deadline and not self.session.interrupted:
-            state = _state(pid)
-            if state in (b"T", b"Z", b"X", b""):
-                return state == b"T"
+            letter = state(pid)
+            if letter in (b"T", *ENDED, b""):
+                return letter == b"T"
             time.sleep(0.0005)
         return False
 
@@ -209,12 +210,3 @@ def _program(path):
             return path
         path = os.fsdecode(words[0])
     return path
-
-
-def _state(pid):
-    """The letter that proc(5) has for a process's state, b"" when there is none."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read().rpartition(b") ")[2][:1]
-    except OSError:
-        return b""
