@@ -367,8 +367,9 @@ def test_no_empty_file_for_what_the_kernel_does_not_give_back(run, tmp_path):
     ("r11 = 0\n", 1, "r11"),
     ('.section a"b\nexit\n', 1, "end of the line"),
     (".section xdp extra words\nexit\n", 1, "end of the line"),
-    ('.include "/proc/kmsg"\nexit\n', 1, "no file that has an end"),
     ("r0 = 99999999999\nexit\n", 1, "99999999999"),
+    # a regular file, and its reader waits for what is not there yet
+    pytest.param('.include "/proc/kmsg"\nexit\n', 1, "no file that has an end", marks=pytest.mark.root),
 ])
 def test_text_that_is_wrong(run, tmp_path, text, line, said):
     (tmp_path / "p.s").write_text(text)
@@ -381,6 +382,13 @@ def test_text_that_is_wrong(run, tmp_path, text, line, said):
         return
     assert "p.s:%d:" % line in error and said in error
     assert "^" in error
+
+
+def test_an_included_pipe_is_not_waited_for(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "p.s").write_text('.include "pipe"\nexit\n')
+    error = one_error(run("asm", "p.s"))
+    assert "p.s:1:10: pipe is no file" in error and "^" in error
 
 
 def test_includes_in_a_circle(run, tmp_path):
