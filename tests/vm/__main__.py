@@ -1,7 +1,8 @@
 """Run the tests marked `kernel` or `vm` on each kernel of the matrix.
 
     python -m tests.vm                               every kernel, two at a time
-    python -m tests.vm --fast                        the same without what is marked slow, as CI does
+    python -m tests.vm --fast --again                the same without what is marked slow, and what failed
+                                                     once more, as CI does
     python -m tests.vm --kernel 6.12 -k uprobe tests/sources
     python -m tests.vm --kernel 5.10 --shell 'rawbpf trace -l "kprobe:do_nano*"'
     python -m tests.vm --kernel arm64 tests/sources  the other architecture, on demand only
@@ -44,6 +45,7 @@ def parse(argv):
                         help="a reference tool that is a command in the guest; tests marked peer run too")
     parser.add_argument("--peers", action="store_const", dest="peer", const=peers.PACKAGES, help="each of them")
     parser.add_argument("--fast", action="store_true", help="without the tests that are marked slow")
+    parser.add_argument("--again", action="store_true", help="give the tests that failed a second run, and name them")
     parser.add_argument("--fetch", action="store_true", help="download the newest kernels, and stop")
     parser.add_argument("--jobs", type=int, default=2, help="guests at a time (default: 2)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds a guest may take")
@@ -74,8 +76,11 @@ def guest_command(options):
     if not files:
         sys.exit("tests.vm: no test marked kernel or vm matches")
     chosen = ["-k", options.k] if options.k else []
-    return shlex.join(["python3", "-m", "pytest", "-m", options.marks, "--color=no", "--no-header", "-rf",
-                       "--durations=25", *chosen, *files])
+    run = shlex.join(["python3", "-m", "pytest", "-m", options.marks, "--color=no", "--no-header", "-rf", *chosen, *files])
+    first = f"{run} --durations=25"
+    if not options.again:
+        return first
+    return f"{first} || {{ echo '#### second run of what failed'; {run} --last-failed --last-failed-no-failures none; }}"
 
 
 def boot(series, initrd, command, options):

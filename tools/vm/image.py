@@ -18,7 +18,7 @@ SITE = "/usr/lib/site"  # the guest's PYTHONPATH
 
 # Parts of the standard library that nothing in a guest needs, and that only make the archive larger.
 NOT_PACKED = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "tkinter", "turtledemo", "pydoc_data",
-              "site-packages", "dist-packages", ".git", ".venv", "build"}
+              "site-packages", "dist-packages", ".git", ".venv", ".pytest_cache", "build"}
 # Its extension modules that load large libraries, or are for its own tests.
 NOT_LOADED = re.compile(r"(_tkinter|_test|_xxtest|xxlimited|_curses|_sqlite3|_codecs_|_dbm|_gdbm|nis|readline|_ctypes_test|ossaudiodev)")
 
