@@ -10,11 +10,240 @@ name is belongs to the compiler. Types are `NamedType`, `PointerType`, `ArrayTyp
 operand is an `Identifier`.
 """
 
-from .ast_expr import (Expr, Block, If, Ternary, Integer, String, Bool, Identifier, Positional,
-    PositionalCount, Variable, Map, MapAccess, Call, Unary, Increment, AddressOf, Binary, FieldAccess,
-    TupleAccess, ArrayAccess, Tuple, Record, Named, Cast, Sizeof, Offsetof, Typeinfo, Comptime, NamedType,
-    PointerType, ArrayType, Typeof)   # noqa: F401
 from .ast_node import Node, clone, transform  # noqa: F401
+
+
+# ---- expressions ----
+
+class Expr(Node):
+    """`type` is free for the compiler."""
+
+    __slots__ = ("type",)
+
+
+class Block(Expr):
+    """`{ statements }`, or with `value` the block expression `{ statements value }`."""
+
+    __slots__ = ("statements", "value")
+    fields = ("statements", "value")
+    defaults = (None,)
+
+
+class If(Expr):
+    """`if condition { } else ...`, as a statement or for its value. `then` is a Block; `otherwise`
+    a Block, another If, or None."""
+
+    __slots__ = ("condition", "then", "otherwise")
+    fields = ("condition", "then", "otherwise")
+
+
+class Ternary(Expr):
+    """`condition ? then : otherwise`; `then` is None in `condition ?: otherwise`."""
+
+    __slots__ = ("condition", "then", "otherwise")
+    fields = ("condition", "then", "otherwise")
+
+
+class Integer(Expr):
+    """`value` is the literal with suffix and exponent applied, 0 <= value < 2**64; `text` how it
+    was written; `suffix` "", "u", "ul", "ull", "l", "ll", "ns", "us", "ms", "s", "m", "h", "d"."""
+
+    __slots__ = ("value", "text", "suffix")
+    defaults = (None, "")
+
+
+class String(Expr):
+    """`value` is a str; bytes that are not UTF-8 are surrogate escapes."""
+
+    __slots__ = ("value",)
+
+
+class Bool(Expr):
+    __slots__ = ("value",)
+
+
+class Identifier(Expr):
+    """A bare name: built-in variable, enum constant, C constant, macro, stack mode, ..."""
+
+    __slots__ = ("name",)
+
+
+class Positional(Expr):
+    """`$1`"""
+
+    __slots__ = ("index",)
+
+
+class PositionalCount(Expr):
+    """`$#`"""
+
+    __slots__ = ()
+
+
+class Variable(Expr):
+    """`$name`; `name` includes the `$`."""
+
+    __slots__ = ("name",)
+
+
+class Map(Expr):
+    """`@name` without a key; `name` includes the `@` (and is "@" for the anonymous map)."""
+
+    __slots__ = ("name",)
+
+
+class MapAccess(Expr):
+    """`@name[key, ...]`. `map` is a Map and `keys` the list of written keys; `@x[(1, 2)]` has one
+    key, a Tuple (and means the same as `@x[1, 2]`)."""
+
+    __slots__ = ("map", "keys")
+    fields = ("map", "keys")
+
+    @property
+    def name(self):
+        return self.map.name
+
+
+class Call(Expr):
+    """`name(arguments)`; an argument may also be a Typeof."""
+
+    __slots__ = ("name", "arguments")
+    fields = ("arguments",)
+
+
+class Unary(Expr):
+    """`op` is "-", "!", "~", or "*" (dereference)."""
+
+    __slots__ = ("op", "operand")
+    fields = ("operand",)
+
+
+class Increment(Expr):
+    """`++x`, `x++`, `--x`, `x--` of a Variable, Map or MapAccess. `op` is "++" or "--"; `prefix`
+    says that the value is the new one."""
+
+    __slots__ = ("op", "prefix", "target")
+    fields = ("target",)
+
+
+class AddressOf(Expr):
+    """`&$x` or `&@x`."""
+
+    __slots__ = ("operand",)
+    fields = ("operand",)
+
+
+class Binary(Expr):
+    """`op`: `+ - * / % & | ^ << >> == != < <= > >= && ||`"""
+
+    __slots__ = ("op", "left", "right")
+    fields = ("left", "right")
+
+
+class FieldAccess(Expr):
+    """`operand.name` or `operand->name`."""
+
+    __slots__ = ("operand", "name")
+    fields = ("operand",)
+
+
+class TupleAccess(Expr):
+    """`operand.0`"""
+
+    __slots__ = ("operand", "index")
+    fields = ("operand",)
+
+
+class ArrayAccess(Expr):
+    """`operand[index]`"""
+
+    __slots__ = ("operand", "index")
+    fields = ("operand", "index")
+
+
+class Tuple(Expr):
+    __slots__ = ("elements",)
+    fields = ("elements",)
+
+
+class Record(Expr):
+    """`(name=value, ...)`; the elements are Named."""
+
+    __slots__ = ("elements",)
+    fields = ("elements",)
+
+
+class Named(Node):
+    """`name=value` in a Record."""
+
+    __slots__ = ("name", "value")
+    fields = ("value",)
+
+
+class Cast(Expr):
+    """`(target)operand`; the target is a type node or Typeof."""
+
+    __slots__ = ("target", "operand")
+    fields = ("target", "operand")
+
+
+class Sizeof(Expr):
+    """`sizeof(operand)`; a type node or an expression (maybe an Identifier that names a type)."""
+
+    __slots__ = ("operand",)
+    fields = ("operand",)
+
+
+class Offsetof(Expr):
+    """`offsetof(operand, a.b.c)`; `path` is ["a", "b", "c"]."""
+
+    __slots__ = ("operand", "path")
+    fields = ("operand",)
+
+
+class Typeinfo(Expr):
+    """`typeinfo(operand)`"""
+
+    __slots__ = ("operand",)
+    fields = ("operand",)
+
+
+class Comptime(Expr):
+    """`comptime operand`: must be known when the script is compiled."""
+
+    __slots__ = ("operand",)
+    fields = ("operand",)
+
+
+# ---- types as they are written ----
+
+class NamedType(Node):
+    """`int32`, `struct task_struct`, ...; `kind` is "", "struct", "union" or "enum"."""
+
+    __slots__ = ("kind", "name")
+
+    @property
+    def full_name(self):
+        return self.kind + " " + self.name if self.kind else self.name
+
+
+class PointerType(Node):
+    __slots__ = ("target",)
+    fields = ("target",)
+
+
+class ArrayType(Node):
+    """`element[count]`; count 0 when none is written."""
+
+    __slots__ = ("element", "count")
+    fields = ("element",)
+
+
+class Typeof(Node):
+    """`typeof(operand)`: the type of an expression (or a type node, as a macro's argument)."""
+
+    __slots__ = ("operand",)
+    fields = ("operand",)
 
 
 # ---- the script as a whole ----
@@ -25,12 +254,6 @@ class Script(Node):
 
     __slots__ = ("source", "header", "items")
     fields = ("items",)
-
-    def __init__(self, span, source, header, items):
-        self.span = span
-        self.source = source
-        self.header = header
-        self.items = items
 
     def of(self, kind):
         return [item for item in self.items if isinstance(item, kind)]
@@ -71,10 +294,6 @@ class CDefinition(Node):
 
     __slots__ = ("text",)
 
-    def __init__(self, span, text):
-        self.span = span
-        self.text = text
-
 
 class Config(Node):
     """`config = { name = value; ... }`"""
@@ -82,20 +301,11 @@ class Config(Node):
     __slots__ = ("settings",)
     fields = ("settings",)
 
-    def __init__(self, span, settings):
-        self.span = span
-        self.settings = settings
-
 
 class Setting(Node):
     """One line of a config block; `value` is an int, a bool or a str."""
 
     __slots__ = ("name", "value")
-
-    def __init__(self, span, name, value):
-        self.span = span
-        self.name = name
-        self.value = value
 
 
 class Import(Node):
@@ -103,21 +313,11 @@ class Import(Node):
 
     __slots__ = ("name",)
 
-    def __init__(self, span, name):
-        self.span = span
-        self.name = name
-
 
 class MapDeclaration(Node):
     """`let @name = type(max_entries);`; `name` includes the `@`."""
 
     __slots__ = ("name", "type", "max_entries")
-
-    def __init__(self, span, name, type, max_entries):
-        self.span = span
-        self.name = name
-        self.type = type
-        self.max_entries = max_entries
 
 
 class Macro(Node):
@@ -126,25 +326,12 @@ class Macro(Node):
     __slots__ = ("name", "parameters", "body")
     fields = ("parameters", "body")
 
-    def __init__(self, span, name, parameters, body):
-        self.span = span
-        self.name = name
-        self.parameters = parameters
-        self.body = body
-
 
 class Function(Node):
     """`fn name($a : type, ...) : type { ... }`"""
 
     __slots__ = ("name", "parameters", "returns", "body")
     fields = ("parameters", "returns", "body")
-
-    def __init__(self, span, name, parameters, returns, body):
-        self.span = span
-        self.name = name
-        self.parameters = parameters
-        self.returns = returns
-        self.body = body
 
 
 class Parameter(Node):
@@ -153,11 +340,6 @@ class Parameter(Node):
     __slots__ = ("variable", "declared")
     fields = ("variable", "declared")
 
-    def __init__(self, span, variable, declared):
-        self.span = span
-        self.variable = variable
-        self.declared = declared
-
 
 class Probe(Node):
     """Attach points, an optional predicate and a block. The span covers the attach points."""
@@ -165,24 +347,13 @@ class Probe(Node):
     __slots__ = ("attach_points", "predicate", "block")
     fields = ("attach_points", "predicate", "block")
 
-    def __init__(self, span, attach_points, predicate, block):
-        self.span = span
-        self.attach_points = attach_points
-        self.predicate = predicate
-        self.block = block
-
 
 class AttachPoint(Node):
     """`text` as it was written; `parts` are its parts between colons, with quotes removed and
     positional parameters filled in; `kind` is parts[0]; `label` is "x" in `x=kprobe:f`, or None."""
 
     __slots__ = ("text", "parts", "label")
-
-    def __init__(self, span, text, parts, label=None):
-        self.span = span
-        self.text = text
-        self.parts = parts
-        self.label = label
+    defaults = (None,)
 
     @property
     def kind(self):
@@ -197,20 +368,12 @@ class ExprStatement(Node):
     __slots__ = ("expr",)
     fields = ("expr",)
 
-    def __init__(self, span, expr):
-        self.span = span
-        self.expr = expr
-
 
 class Discard(Node):
     """`_ = expr;`"""
 
     __slots__ = ("expr",)
     fields = ("expr",)
-
-    def __init__(self, span, expr):
-        self.span = span
-        self.expr = expr
 
 
 class Assign(Node):
@@ -220,12 +383,6 @@ class Assign(Node):
     __slots__ = ("target", "op", "value")
     fields = ("target", "value")
 
-    def __init__(self, span, target, op, value):
-        self.span = span
-        self.target = target
-        self.op = op
-        self.value = value
-
 
 class VarDecl(Node):
     """`let $x` with an optional type."""
@@ -233,30 +390,15 @@ class VarDecl(Node):
     __slots__ = ("variable", "declared")
     fields = ("variable", "declared")
 
-    def __init__(self, span, variable, declared):
-        self.span = span
-        self.variable = variable
-        self.declared = declared
-
 
 class While(Node):
     __slots__ = ("condition", "body")
     fields = ("condition", "body")
 
-    def __init__(self, span, condition, body):
-        self.span = span
-        self.condition = condition
-        self.body = body
-
 
 class Unroll(Node):
     __slots__ = ("count", "body")
     fields = ("count", "body")
-
-    def __init__(self, span, count, body):
-        self.span = span
-        self.count = count
-        self.body = body
 
 
 class For(Node):
@@ -265,12 +407,6 @@ class For(Node):
     __slots__ = ("variable", "iterable", "body")
     fields = ("variable", "iterable", "body")
 
-    def __init__(self, span, variable, iterable, body):
-        self.span = span
-        self.variable = variable
-        self.iterable = iterable
-        self.body = body
-
 
 class Range(Node):
     """`first..end`, the end not included."""
@@ -278,30 +414,15 @@ class Range(Node):
     __slots__ = ("first", "end")
     fields = ("first", "end")
 
-    def __init__(self, span, first, end):
-        self.span = span
-        self.first = first
-        self.end = end
-
 
 class Break(Node):
     __slots__ = ()
-
-    def __init__(self, span):
-        self.span = span
 
 
 class Continue(Node):
     __slots__ = ()
 
-    def __init__(self, span):
-        self.span = span
-
 
 class Return(Node):
     __slots__ = ("value",)
     fields = ("value",)
-
-    def __init__(self, span, value):
-        self.span = span
-        self.value = value

@@ -2,10 +2,23 @@
 
 
 class Node:
-    """`fields` names the attributes that hold child nodes: a node, a list of nodes, or None."""
+    """A node is made of its span and the values of its class's `__slots__`, in that order; the last ones that
+    have `defaults` may be left out. `fields` names the attributes that hold child nodes: a node, a list of
+    nodes, or None."""
 
     __slots__ = ("span",)
-    fields = ()
+    fields = defaults = ()
+
+    def __init__(self, span, *values):
+        names = self.__slots__
+        missing = len(names) - len(values)
+        if missing:
+            if not 0 < missing <= len(self.defaults):
+                raise TypeError("%s is made of span, %s" % (type(self).__name__, ", ".join(names)))
+            values += self.defaults[-missing:]
+        self.span = span
+        for name, value in zip(names, values):
+            setattr(self, name, value)
 
     def children(self):
         for name in self.fields:
