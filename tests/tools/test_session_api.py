@@ -12,6 +12,7 @@ import pytest
 from rawbpf.sources import SourceError
 from rawbpf.tools.trace import Script, results
 from rawbpf.tools.trace.diagnostics import ScriptError
+from rawbpf.tools.trace.session import Session
 from tests import bpf
 
 pytestmark = pytest.mark.root
@@ -144,10 +145,53 @@ def test_stop_before_attach_ends_it_at_once():
 def test_close_from_another_thread_ends_the_loop():
     before = bpf.held_by(os.getpid())
     script = Script("interval:ms:5 { @ = count(); print(1); }")
-    threading.Timer(0.05, script.close).start()
-    seen = list(script)
+    seen = []
+    for event in script:
+        if not seen:
+            threading.Thread(target=script.close).start()
+        seen.append(event)
     assert seen and script.maps["@"] >= len(seen) - 1 and not script.running
     assert bpf.held_by(os.getpid()) == before
+
+
+@pytest.mark.parametrize("method", ("load", "attach", "poll", "finish"))
+@pytest.mark.parametrize("elsewhere", (True, False), ids=("thread", "handler"))
+def test_close_in_the_midst_of_anything(monkeypatch, method, elsewhere):
+    """Nothing is let go of under the feet of who uses it: not while it attaches, nor at the end."""
+    before = bpf.held_by(os.getpid())
+    script = Script("BEGIN { @ = 5; print(1); } interval:ms:5 { print(2); exit(); }")
+    original, closing = getattr(Session, method), threading.Thread(target=script.close)
+
+    def meanwhile(session, *arguments, **options):
+        if script._closed:
+            return original(session, *arguments, **options)
+        if elsewhere:
+            closing.start()
+            closing.join(0.05)
+        else:
+            script.close()
+        return original(session, *arguments, **options)
+    monkeypatch.setattr(Session, method, meanwhile)
+    events = [event.value for event in script]
+    if elsewhere:
+        closing.join()
+    assert events == [1, 2][:len(events)] and not script.running and script.maps == {"@": 5}
+    assert bpf.held_by(os.getpid()) == before
+
+
+def test_maps_of_a_script_that_is_closed_meanwhile(monkeypatch):
+    """Their last values."""
+    script = Script("BEGIN { @a = 5; @b = 6; } interval:s:100 { }")
+    script.attach()
+    kind = type(script.compiled.maps["@a"])
+    original = kind.value
+
+    def meanwhile(info, *arguments):
+        if not script._closed:
+            script.close()
+        return original(info, *arguments)
+    monkeypatch.setattr(kind, "value", meanwhile)
+    assert script.maps == {"@a": 5, "@b": 6}
 
 
 def test_close_from_a_signal_handler_ends_the_loop():

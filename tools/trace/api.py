@@ -16,6 +16,7 @@ Value and a MapResult have `value`, a Python object.
 
 import warnings
 from collections import deque
+from contextlib import contextmanager
 from threading import RLock
 
 from .session import IDLE, Session
@@ -79,8 +80,9 @@ class Script:
         self._closed = False
         self._stopped = False        # stop() was called, perhaps before attach()
         self._looping = False        # somebody iterates
-        self._polling = False
-        self._lock = RLock()         # of the session, while it is read or closed
+        self._busy = False           # the thread that has the lock is in the session, which a signal handler of its must not close
+        self._lock = RLock()         # of the session, while it starts, is read or closed
+        self._reading = RLock()      # of the maps, which are read while another thread waits for events with the lock
         self.exit_code = 0
         self.process = None
         if command is not None or pid is not None:
@@ -97,20 +99,34 @@ class Script:
 
     def attach(self):
         """Load and attach; BEGIN runs. From here on events gather."""
-        self._must_be_open()
-        if self._session is not None or self._maps is not None:
-            raise RuntimeError("a Script is attached once")
-        self._session = session = Session(self.compiled, self._collector, self.process)
-        try:
-            if self._stopped:
-                session.stop()
-            session.start()
-            session.release()
-        except BaseException as error:
-            self._let_go()
-            _in_python(error)
-            raise
+        with self._lock:
+            self._must_be_open()
+            if self._session is not None or self._maps is not None:
+                raise RuntimeError("a Script is attached once")
+            try:
+                with self._in_session():
+                    self._session = session = Session(self.compiled, self._collector, self.process)
+                    if self._stopped or self._closed:
+                        session.stop()
+                    session.start()
+                    session.release()
+            except BaseException as error:
+                self._let_go()
+                _in_python(error)
+                raise
         return self
+
+    @contextmanager
+    def _in_session(self):
+        """What follows is not closed meanwhile: not by another thread (the caller has the lock), and what a signal handler
+        closes is let go of behind it."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+            if self._closed:
+                self._release()
 
     @property
     def attached(self):
@@ -136,14 +152,9 @@ class Script:
 
     def _gathered(self, timeout=0.0):
         with self._lock:
-            if self.running and not self._collector.results:
-                self._polling = True
-                try:
+            with self._in_session():
+                if self.running and not self._collector.results:
                     self._session.poll(timeout)
-                finally:
-                    self._polling = False
-            if self._closed:             # by a signal handler, meanwhile
-                self._release()
         events = list(self._collector.results)
         self._collector.results.clear()
         return events
@@ -208,23 +219,31 @@ class Script:
         script has ended or is closed, their last values."""
         if self._maps is not None:
             return dict(self._maps)
-        if self._session is None:
-            return {}
-        session = self._session
-        return {info.name: info.value(session.maps, session.host) for info in self.compiled.maps.values()}
+        with self._reading:
+            session = self._session
+            if session is None:
+                return dict(self._maps or {})
+            try:
+                return {info.name: info.value(session.maps, session.host) for info in self.compiled.maps.values()}
+            except (OSError, LookupError, ValueError):
+                if self._session is session:
+                    raise
+                return dict(self._maps or {})           # a signal handler has closed it meanwhile
 
     def _finish(self):
         with self._lock:
-            session = self._session
-            if session is None:
+            if self._busy:
                 return
-            try:
-                session.finish(print_maps=False)
-                self._maps = self.maps
-                self.exit_code = session.exit_code
-            finally:
-                self._session = None
-                session.close()
+            with self._in_session():
+                session = self._session
+                if session is None:
+                    return
+                try:
+                    session.finish(print_maps=False)
+                    self._maps = self.maps
+                    self.exit_code = session.exit_code
+                finally:
+                    self._drop_session()
 
     def _close_process(self):
         if self.process is not None:
@@ -237,7 +256,7 @@ class Script:
         if session is not None:
             session.stop()
         with self._lock:
-            if not self._polling:
+            if not self._busy:
                 self._release()
 
     def _release(self):
@@ -256,10 +275,15 @@ class Script:
                 self.close()
 
     def _let_go(self):
-        session, self._session, self._closed = self._session, None, True
-        if session is not None:
-            session.close()
+        self._closed = True
+        self._drop_session()
         self._close_process()
+
+    def _drop_session(self):
+        with self._reading:
+            session, self._session = self._session, None
+            if session is not None:
+                session.close()
 
     def __enter__(self):
         return self

@@ -441,10 +441,9 @@ class Session:
         if self._epoll is not None:
             self._epoll.close()
             self._epoll = None
-        if self._wake is not None:
-            for fd in self._wake:
-                os.close(fd)
-            self._wake = None
+        wake, self._wake = self._wake, None     # first of all: who stops it now writes to no descriptor that was closed
+        for fd in wake or ():
+            os.close(fd)
         self.host.close()
 
     def __enter__(self):
