@@ -65,16 +65,16 @@ class SourceLines:
         table = dwarf._line_table(unit)
         file, line = (table.line(vaddr) if table is not None else None) or (None, 0)
         if unit.start not in self._units:
+            self._units[unit.start] = None      # a unit that cannot be read is tried once
             self._units[unit.start] = _Functions(dwarf, dwarf.full(unit))
         functions = self._units[unit.start]
-        unit = functions.unit
+        if functions is None:
+            return []
         places = []
         for position in functions.calls(vaddr):
-            attributes = unit.attributes(position)[1]
             places.append(Place(functions.name(position), file, line))
-            number = attributes[CALL_FILE].value if CALL_FILE in attributes else -1
+            number, line = functions.call_place(position)
             file = table.files[number] if table is not None and 0 <= number < len(table.files) else None
-            line = attributes[CALL_LINE].value if CALL_LINE in attributes else 0
         position = functions.function(vaddr)
         places.append(Place(functions.name(position) if position is not None else "", file, line))
         return places
@@ -89,6 +89,7 @@ class _Functions:
 
     def __init__(self, dwarf, unit):
         self.dwarf, self.unit = dwarf, unit
+        self._names, self._places = {}, {}
         functions = []          # (low, high, position)
         self._inlined = {}      # position of a function -> [(depth, low, high, position)]
         open_functions = []     # (depth, position): one may be written inside of another
@@ -122,7 +123,20 @@ class _Functions:
         found = sorted({(depth, position) for depth, low, high, position in inlined if low <= vaddr < high}, reverse=True)
         return [position for _, position in found[:DEEPEST]]
 
+    def call_place(self, position):
+        """(number of the file or -1, line or 0) of the call that was inlined at a position."""
+        if position not in self._places:
+            attributes = self.unit.attributes(position)[1]
+            self._places[position] = (attributes[CALL_FILE].value if CALL_FILE in attributes else -1,
+                                      attributes[CALL_LINE].value if CALL_LINE in attributes else 0)
+        return self._places[position]
+
     def name(self, position):
+        if position not in self._names:
+            self._names[position] = self._name(position)
+        return self._names[position]
+
+    def _name(self, position):
         dwarf, unit = self.dwarf, self.unit
         merged, owners, _ = dwarf._inherited(unit.info, unit, unit.attributes(position)[1])
         for attribute in (d.LINKAGE_NAME, d.NAME):

@@ -16,7 +16,7 @@ from rawbpf.elf import ldcache, stapsdt, symbolizer, types, unpack, unwind_table
 from rawbpf.elf.archive import Archive
 from rawbpf.elf.btf import Btf
 from rawbpf.elf.dwarf import Dwarf
-from rawbpf.elf.dwarf_split import Package, Splits
+from rawbpf.elf.dwarf_split import Package, SplitInfo, Splits
 from rawbpf.elf.golang import go_table
 from rawbpf.elf.image import ElfError, Image
 from rawbpf.elf.relocations import relocations
@@ -24,17 +24,18 @@ from rawbpf.elf.source_lines import SourceLines
 from rawbpf.elf.symbols import Symbols
 from rawbpf.elf.unwind import Unwind
 from tests.cc import compile_c
-from tests.elf.files import TARGET, debug_split
+from tests.elf.files import TARGET, debug_split, run
 from tests.elf.test_btf import sample
 from tests.elf.test_dwarf import SOURCE as TYPED
+from tests.elf.test_dwarf_split import pack_5
 from tests.elf.test_golang import image_of, table
 from tests.elf.test_ldcache import cache
-from tests.elf.test_source_lines import SOURCE as INLINED
 from tests.elf.test_stapsdt import TWO_SITES
 from tests.elf.test_symbolizer import KALLSYMS
 
 ROUNDS = int(os.environ.get("RAWBPF_FUZZ", "3000"))
-SLOW_ROUNDS = ROUNDS if "RAWBPF_FUZZ" in os.environ else ROUNDS // 3       # of what takes ten milliseconds each
+SLOW_ROUNDS = ROUNDS if "RAWBPF_FUZZ" in os.environ else ROUNDS // 3       # of what takes milliseconds each
+FORM_ROUNDS = ROUNDS if "RAWBPF_FUZZ" in os.environ else ROUNDS // 2       # in each of two forms
 ZSTD = "28b52ffd04588d000050736f6d652074657874200100db5b152457b4dc76"     # of a text that is repeated
 INTERESTING = (0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fffffff, 0xffffffff, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)
 
@@ -76,6 +77,7 @@ def campaign(data, hot, use, rounds=ROUNDS):
             refused += 1
         slowest = max(slowest, time.thread_time() - start)
     assert slowest < 2, slowest
+    print("%d refused, %d read, the slowest %.0f ms" % (refused, rounds - refused, 1000 * slowest))     # seen with -s
     return refused
 
 
@@ -227,59 +229,117 @@ def test_dwarf(flags):
     assert campaign(data, hot, use, SLOW_ROUNDS) > SLOW_ROUNDS / 20
 
 
-def split_program():
-    """A program with skeletons only, its package, and where the tables of that are."""
-    import tempfile
-    from tests.elf.test_dwarf_split import build, pack_5
-    with tempfile.TemporaryDirectory() as folder:
-        program = build(folder, "-gdwarf-5", "-gsplit-dwarf")
-        pack_5(program)
-        data, package = program.read_bytes(), Path(str(program) + ".dwp").read_bytes()
-    image = Image(package)
-    hot = [(s.offset, s.offset + s.size) for s in image.sections if s.name in (
-        ".debug_cu_index", ".debug_info.dwo", ".debug_abbrev.dwo", ".debug_str_offsets.dwo", ".debug_rnglists.dwo")]
-    return data, package, hot
+# two units without headers, so that a copy is read in a millisecond: calls inlined into each other, functions of
+# several ranges, types that refer to themselves
+UNITS = (r"""
+struct node { struct node *next; int a : 3, b; union { long l; char c[5]; } u; };
+enum color { RED, GREEN = -2 };
+volatile int sink;
+extern void rare(int) __attribute__((cold, noreturn));
+static inline __attribute__((always_inline)) int inner(int x) { sink += x; return x * 3; }
+static inline __attribute__((always_inline)) int middle(int x)
+{
+    int y = inner(x + 1);
+    for (int i = 0; i < x; i++) { sink = inner(i); }
+    return y;
+}
+__attribute__((noinline)) int outer(int x)
+{
+    int y = middle(x);
+    if (__builtin_expect(sink == 12345, 0)) { sink = 1; rare(y); }
+    return y + inner(y);
+}
+int work(struct node *n, enum color c) { return n ? n->b + (c == RED) : outer(c); }
+""", r"""
+typedef struct node { struct node *next; int other; } node_t;
+extern int outer(int);
+static __attribute__((noinline)) int twice(int x) { return outer(x) * 2; }
+static inline __attribute__((always_inline)) int three(int x) { return twice(x) + 1; }
+__attribute__((cold, noreturn)) void rare(int x) { for (;;) { outer(three(x)); } }
+void _start(void) { rare(three(1)); }
+""")
+
+
+def units_program(folder, *flags):
+    """Path of the program of UNITS."""
+    folder = Path(folder)
+    for number, source in enumerate(UNITS):
+        (folder / ("unit%d.c" % number)).write_text(source)
+        run("gcc", "-g", "-O2", "-fno-asynchronous-unwind-tables", *flags, "-c", "unit%d.c" % number, cwd=folder)
+    run("gcc", "-nostdlib", "-no-pie", "-o", "prog", "unit0.o", "unit1.o", cwd=folder)
+    return folder / "prog"
+
+
+def debug_ranges(image, *names):
+    """The ranges of an image's sections with debug information, some of them twice: there is where most is read."""
+    often = [".debug_info", ".debug_abbrev", ".debug_line", *names]
+    return [(s.offset, s.offset + s.size) for name in often for s in image.sections if s.name.startswith(name)] + [
+        (s.offset, s.offset + s.size) for s in image.sections if s.name.startswith(".debug_")]
+
+
+SPLITS = {"4": ("-gdwarf-4", "-fdebug-types-section"), "5": ("-gdwarf-5",), "dwo": ("-gdwarf-5", "-fdebug-types-section")}
 
 
 @pytest.mark.slow
-def test_split_dwarf(monkeypatch):
-    data, package, hot = split_program()
-    vaddr = Symbols(Image(data)).find("outer").value
-    monkeypatch.setattr(Package, "open", lambda path: Package(Image(broken_package[0])))
-    monkeypatch.setattr(Splits, "_find_package", lambda self: "package")
-    broken_package = [package]
-    assert types.declaration(Dwarf(Image(data)).function(vaddr)) == "int outer(int x)"
+@pytest.mark.parametrize("form", SPLITS)
+def test_split_dwarf(monkeypatch, tmp_path, form):
+    """Damages the program with the skeletons and what has the rest of them: a package, or one unit's .dwo file."""
+    path = units_program(tmp_path, "-gsplit-dwarf", *SPLITS[form])
+    if form == "4":
+        run("dwp", "-e", "prog", "-o", "prog.dwp", cwd=tmp_path)
+    elif form == "5":
+        pack_5(path)
+    program, split = path.read_bytes(), (tmp_path / ("unit0.dwo" if form == "dwo" else "prog.dwp")).read_bytes()
+    places, parts = Symbols(Image(program)), [program, split]
+    outer, work = places.find("outer"), places.find("work").value
+    infos = Splits._infos
+    monkeypatch.setattr(Splits, "_open_package", lambda self: None if form == "dwo" else Package(Image(parts[1])))
+    monkeypatch.setattr(Splits, "_infos", lambda self, *unit: [SplitInfo(Image(parts[1]))] if form == "dwo" else infos(self, *unit))
+
+    def read():
+        image = Image(parts[0])
+        dwarf, lines = Dwarf(image), SourceLines(image)
+        lines._dwarf = dwarf
+        yield max(([p.name for p in lines.at(vaddr)] for vaddr in range(outer.value, outer.value + outer.size, 5)), key=len)
+        for found in (dwarf.function(work), dwarf.find("node", "struct")):
+            if found is not None:
+                yield types.declaration(found)
+                types.find_field(found, "b")
+
+    # all of it is read from there
+    known = list(read())
+    assert known == [["inner", "middle", "outer"], "int work(struct node *n, enum color c)", "struct node"]
 
     def use(broken):
-        broken_package[0] = broken
-        dwarf = Dwarf(Image(data))
-        function = dwarf.function(vaddr)
-        lines = SourceLines(Image(data))
-        lines._dwarf = dwarf
-        lines.at(vaddr + 4)
-        for found in (function, dwarf.find("node", "struct")):
-            if found is not None:
-                types.declaration(found), types.find_field(found, "b")
+        parts[:] = broken[:len(program)], broken[len(program):]
+        list(read())
 
-    campaign(package, hot, use, SLOW_ROUNDS)
+    hot = debug_ranges(Image(split), ".debug_cu_index", ".debug_tu_index", ".debug_str_offsets")
+    hot = [(low + len(program), high + len(program)) for low, high in hot] + debug_ranges(Image(program))
+    assert SLOW_ROUNDS / 20 < campaign(program + split, hot, use, SLOW_ROUNDS) < SLOW_ROUNDS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [("-gdwarf-4",), ("-gdwarf-5",)], ids=("4", "5"))
-def test_source_lines(flags):
-    data = Path(compile_c(INLINED, "-O2", *flags, name="inlined")).read_bytes()
+def test_source_lines(flags, tmp_path):
+    data = units_program(tmp_path, *flags).read_bytes()
     image = Image(data)
-    outer = Symbols(image).find("outer")
-    hot = [(s.offset, s.offset + s.size) for s in image.sections if s.name in (
-        ".debug_info", ".debug_abbrev", ".debug_line", ".debug_aranges", ".debug_rnglists", ".debug_ranges")]
+    symbols = Symbols(image)
+    spans = [range(s.value, s.value + s.size, 7) for name in ("outer", "rare", "twice") for s in [symbols.find(name)]]
+
+    def read(lines):
+        return {tuple(place.name for place in lines.at(vaddr)) for span in spans for vaddr in span}
+
+    whole = {("inner", "middle", "outer"), ("middle", "outer"), ("three", "rare"), ("rare",), ("twice",)}
+    assert read(SourceLines(image)) >= whole
+    same = [0]
 
     def use(broken):
-        lines = SourceLines(Image(broken))
-        for vaddr in range(outer.value, outer.value + outer.size, 7):
-            lines.at(vaddr)
+        same[0] += read(SourceLines(Image(broken))) >= whole
 
     # a stack has no room for errors: only what has no ELF header is refused
-    assert campaign(data, hot, use, SLOW_ROUNDS) < SLOW_ROUNDS / 50
+    assert campaign(data, debug_ranges(image), use, FORM_ROUNDS) < FORM_ROUNDS / 50
+    assert FORM_ROUNDS / 20 < same[0] < FORM_ROUNDS
 
 
 @pytest.mark.slow

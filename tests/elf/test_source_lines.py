@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rawbpf.elf.dwarf import Dwarf
 from rawbpf.elf.image import Image
 from rawbpf.elf.kernel_lines import KernelLines
 from rawbpf.elf.source_lines import SourceLines
@@ -92,6 +93,14 @@ def test_64_bit_dwarf_says_the_same():
 def test_without_debug_information():
     symbols = Symbols(Image.open(compile_c(SOURCE, "-O2", "-g0", name="inlined")))
     assert symbols.lines.dwarf is None and symbols.lines.at(symbols.find("outer").value) == []
+
+
+def test_a_unit_that_cannot_be_read_is_tried_once(monkeypatch):
+    image = Image.open(compile_c(SOURCE, "-O2", name="inlined"))
+    outer, tried = Symbols(image).find("outer"), []
+    monkeypatch.setattr(Dwarf, "_ranges_of", lambda *of: tried.append(of) or int("broken"))
+    lines = SourceLines(image)
+    assert [lines.at(outer.value + n) for n in range(20)] == [[]] * 20 and len(tried) == 1
 
 
 def test_frames_of_a_process():
