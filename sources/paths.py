@@ -183,8 +183,9 @@ held = {}
 def exe(pid):
     """The Binary that process `pid` runs, deleted or replaced files included: they are opened
     through /proc. SourceError when it is not there."""
-    if pid in held:
-        return Binary(held[pid], held[pid])
+    program = held.get(pid)
+    if program is not None:
+        return Binary(program, program)
     pid = living_thread(pid)
     try:
         shown = os.readlink("/proc/%d/exe" % pid)
