@@ -1,6 +1,7 @@
 """Run the tests that need no privilege under Debian 11's Python 3.9, as an ordinary user.
 
     python -m tests.python39 [PYTEST ARGUMENT...]
+    python -m tests.python39 --fetch               make the root, and stop
 
 debootstrap makes the root, below the cache.  Its pip downloads pytest and pyelftools: on this
 host's file system, so with the host's pip settings.  The tests then run inside the root.  Needs
@@ -92,6 +93,8 @@ def main(arguments):
         sys.exit("tests.python39 needs root, to enter the Debian 11 root and become nobody there")
     root = debian11()
     site = wheels(root)
+    if arguments == ["--fetch"]:
+        return 0
     with tempfile.TemporaryDirectory(prefix="rawbpf-python39-") as folder:
         os.chmod(folder, 0o755)
         project = Path(folder) / "project"  # a copy that `nobody` may read, wherever the checkout is
