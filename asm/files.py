@@ -1,4 +1,8 @@
-"""Files that are read whole, up to a size: /dev/zero has no end."""
+"""Files that are read whole, up to a size: /dev/zero has no end. Of a FIFO that nobody writes to none is waited for."""
+
+import errno
+import os
+import stat
 
 from .errors import AsmError
 
@@ -18,3 +22,26 @@ def read_whole(file, path):
         if not part:
             return b"".join(parts)
         parts.append(part)
+
+
+def read_file(path):
+    """All bytes of the file at a path: a regular one, a device, a pipe by /dev/fd, or a FIFO that has a writer. OSError
+    as open(2) and read(2) say, and of a FIFO without one; AsmError where they are more than LARGEST."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        first = b""
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            try:
+                first = os.read(fd, 1 << 16)
+            except BlockingIOError:     # there is a writer, with nothing to say yet
+                first = None
+            if first == b"" and not os.readlink("/proc/self/fd/%d" % fd).startswith("pipe:"):
+                raise OSError(errno.EINVAL, "no regular file but a FIFO that nothing writes to", path)
+        os.set_blocking(fd, True)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    except BaseException:
+        os.close(fd)
+        raise
+    with open(fd, "rb", buffering=0) as file:
+        return (first or b"") + read_whole(file, path)

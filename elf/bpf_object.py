@@ -7,6 +7,7 @@ sections `.ksyms` and `.kconfig`. Relocation types: Documentation/bpf/llvm_reloc
 it needs from a kernel is filled in by rawbpf.loader.
 """
 
+import os
 import struct
 import sys
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from . import btf_raw
 from .btf import Btf
 from .btf_ext import BtfExt
-from .image import SHF_EXECINSTR, SHN_ABS, SHN_LORESERVE, SHN_UNDEF, SHT_NOBITS, SHT_SYMTAB, ElfError, Image
+from .image import SHF_EXECINSTR, SHN_ABS, SHN_LORESERVE, SHN_UNDEF, SHT_NOBITS, SHT_SYMTAB, ElfError, Image, read_input
 
 SHT_PROGBITS, SHT_REL, SHT_RELA = 1, 9, 4
 STB_GLOBAL, STB_WEAK = 1, 2
@@ -110,6 +111,8 @@ class BpfObjectFile:
 
     @classmethod
     def open(cls, path):
+        if not os.path.isfile(path):
+            return cls.parse(read_input(path), os.fspath(path))
         image = Image.open(path)
         if image.type != "REL" or image.size > 2 * DATA_LIMIT:
             return cls(image)           # says what is wrong with it

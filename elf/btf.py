@@ -8,13 +8,14 @@ bytes in the string section and then in the type section. A type is decoded when
 what it refers to when that is read.
 """
 
+import os
 import struct
 from array import array
 from bisect import bisect_right
 from typing import NamedTuple
 
 from . import types
-from .image import ElfError, Image
+from .image import ElfError, Image, read_input
 
 MAGIC = 0xeb9f
 VMLINUX = "/sys/kernel/btf/vmlinux"
@@ -108,14 +109,19 @@ class Btf:
     def open(cls, path=VMLINUX, base=None):
         """Read a file that is BTF (/sys/kernel/btf/*) or an ELF file with a `.BTF` section."""
         try:
-            with open(path, "rb") as file:
-                start = file.read(4)
-                if start != b"\x7fELF":
-                    file.seek(0)
-                    return cls(file.read(), base, path)
-        except OSError as error:
-            raise ElfError(path, None, error.strerror or str(error)) from None
-        image = Image.open(path)
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    start = file.read(4)
+                    if start != b"\x7fELF":
+                        return cls(start + file.read(), base, path)
+                image = Image.open(path)
+            else:
+                data = read_input(path)
+                if data[:4] != b"\x7fELF":
+                    return cls(data, base, path)
+                image = Image(data, path)
+        except (OSError, ValueError) as error:
+            raise ElfError(path, None, getattr(error, "strerror", None) or str(error)) from None
         section = image.section(".BTF")
         if section is None:
             raise ElfError(path, None, "has no .BTF section")

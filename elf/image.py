@@ -47,6 +47,16 @@ class ElfError(Exception):
         return printable("%s%s: %s" % (self.path, place, self.reason))
 
 
+def read_input(path):
+    """The bytes of what is no regular file (a pipe by /dev/fd, a FIFO that somebody writes to), or ElfError."""
+    from rawbpf.asm import AsmError
+    from rawbpf.asm.files import read_file
+    try:
+        return read_file(path)
+    except (OSError, ValueError, AsmError) as error:
+        raise ElfError(os.fspath(path), None, getattr(error, "strerror", None) or str(error)) from None
+
+
 class Section(NamedTuple):
     name: str
     type: int

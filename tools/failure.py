@@ -113,13 +113,12 @@ _standard_input = []        # (the stream, its content): it can be read once
 
 def read_bytes(path):
     """The content of a file, or of the standard input for "-" (however often it is asked for)."""
-    from rawbpf.asm.files import read_whole
+    from rawbpf.asm.files import read_file, read_whole
     if path == "-":
         if not _standard_input or _standard_input[0][0] is not sys.stdin:
             _standard_input[:] = [(sys.stdin, read_whole(sys.stdin.buffer, "stdin"))]
         return _standard_input[0][1]
     try:
-        with open(path, "rb") as file:
-            return read_whole(file, path)
+        return read_file(path)
     except OSError as error:
         raise Failure("%s: %s" % (path, error.strerror)) from None
