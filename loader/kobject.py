@@ -64,6 +64,11 @@ class KernelObject:
     def closed(self):
         return self.fd < 0
 
+    @property
+    def forgotten(self):
+        """Is it the parent process's?"""
+        return self.fd == _LOST
+
     def close(self):
         fd = self.fd
         if fd >= 0:

@@ -117,6 +117,8 @@ class _CpuBuffer(Stream):
             copy = bytes(self._memory[at:at + first]) + bytes(self._memory[:stride - first])
             position = self._tail[0] = position + stride
             yield header & 0xffffffff, copy[8:]
+            if self.closed:
+                return
 
     def available(self):
         return self._head[0] - self._tail[0]
@@ -146,7 +148,7 @@ class PerfBuffer(Reader):
         """places: {CPU: index in the map} where not all CPUs have their own; time: for events()."""
         if pages < 1 or pages & pages - 1:
             raise ValueError("the size of a perf buffer is a power of two of pages, not %d" % pages)
-        self._buffers = []
+        self._buffers, self._told = [], {}
         # The kernel empties the map when no process has it open any more.
         self._own(map)
         self._poll = select.epoll()       # close-on-exec
@@ -178,10 +180,11 @@ class PerfBuffer(Reader):
 
     @property
     def lost(self):
-        return sum(buffer.lost for buffer in self._buffers)
+        return sum(self.lost_by_cpu().values())
 
     def lost_by_cpu(self):
-        return {buffer.cpu: buffer.lost for buffer in self._buffers}
+        """{CPU: records}; it stays when this is closed."""
+        return {buffer.cpu: buffer.lost for buffer in self._buffers} or dict(self._told)
 
     def available(self):
         """Bytes written and not yet consumed on all CPUs, headers included."""
@@ -193,7 +196,7 @@ class PerfBuffer(Reader):
         self._usable()
         total = 0
         for buffer in self._buffers:
-            if limit is not None and total >= limit:
+            if limit is not None and total >= limit or buffer.closed:       # by the handler
                 break
             total += buffer.consume(handler, None if limit is None else limit - total)
         return total
@@ -201,13 +204,14 @@ class PerfBuffer(Reader):
     def each(self):
         """Each record that is there now as bytes; see Stream."""
         for buffer in self._buffers:
-            yield from buffer.each()
+            if not buffer.closed:       # between two records
+                yield from buffer.each()
 
     def events(self):
         """Of a buffer with time=True: (CPU, nanoseconds of the kernel's clock, data) of each record that is
         there now, and (CPU, None, number) of lost ones."""
         for buffer in self._buffers:
-            for kind, body in buffer.headed():
+            for kind, body in buffer.headed() if not buffer.closed else ():
                 if kind == RECORD_SAMPLE:
                     time, size = struct.unpack_from("=QI", body)
                     yield buffer.cpu, time, body[12:12 + size]
@@ -217,6 +221,7 @@ class PerfBuffer(Reader):
                     yield buffer.cpu, None, count
 
     def close(self):
+        self._told = self.lost_by_cpu()
         buffers, self._buffers = self._buffers, []
         for buffer in buffers:
             buffer.close()

@@ -108,6 +108,13 @@ class Buffer:
         """ValueError when it has been closed, or is the parent process's."""
         self._object.check(type(self).__name__)
 
+    def _ended(self):
+        """Has it been closed? A loop over it then ends; ValueError when it is the parent process's."""
+        if self.closed and not self._object.forgotten:
+            return True
+        self._usable()
+        return False
+
     def _forget(self):
         """In a forked child."""
         self._object._forget()
@@ -159,26 +166,32 @@ class Reader(Buffer):
         return kept
 
     def __iter__(self):
-        """Each record as bytes, waiting for more without end. What is not asked for stays in the buffer."""
-        while True:
-            self.wait()
+        """Each record as bytes, waiting for more until it is closed. What is not asked for stays in the buffer."""
+        self._usable()
+        while not self._ended():
             record = None
-            for record in self.each():
-                yield record
+            try:
+                self.wait()
+                for record in self.each():
+                    yield record
+            except ValueError:          # closed by another thread
+                if not self._ended():
+                    raise
+                return
             if record is None:
                 time.sleep(_BUSY)
 
     async def __aiter__(self):
         """As __iter__, for `async for`: waits in the running event loop."""
         import asyncio
+        self._usable()
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         # A descriptor of its own: event loops know one reader for each, and this may end after the close.
         with KernelObject(os.dup(self.fileno())) as waiting:
             loop.add_reader(waiting.fd, ready.set)
             try:
-                while True:
-                    self._usable()
+                while not self._ended():
                     record = None
                     for record in self.each():
                         yield record
