@@ -70,34 +70,46 @@ class ObjectProgram:
         """Loads it alone; the object's maps must be there (Object.load() does all that). `log`: log_size and log_end
         of Program.load."""
         try:
-            self.program = self._load(log_level, log)
+            self.program = self._load(self.target, self.attach_prog, dict(log, log_level=log_level))
             self.error = None
         except (KernelError, ObjectError) as error:
             self.error = error
             raise
 
-    def _load(self, log_level, log):
+    def clone(self, target=None, attach_prog=None, **options):
+        """Loads it once more -> Program, which the caller closes; the object, of which only the maps must be there (load()
+        or prepare()), stays as it is. In place of what the object says: target (another function to trace, ...),
+        attach_prog, maps (by name; those not named are the object's), and all other options of Program.load."""
+        self._owner.usable()
+        return self._load(self.target if target is None else target,
+                          self.attach_prog if attach_prog is None else attach_prog, options)
+
+    def _load(self, target, attach_prog, given):
+        """`given`: options of Program.load that count more than the object's own."""
         if self.type is None:
             raise ObjectError("program %s: the section name %r says no program type" % (self.name, self.section))
         owner, linked = self._owner, self.link()
         instructions, maps = self._with_maps(linked)
+        maps.update(given.pop("maps", None) or {})
         options = dict(name=self.name, license=owner.file.license, flags=self.flags, ifindex=self.ifindex,
-                       expected_attach_type=self.expected_attach_type, log_level=log_level, maps=maps,
-                       token=owner.token, **log)
-        if self._kind and "usdt" in self._kind.options and self.expected_attach_type is None:
+                       expected_attach_type=self.expected_attach_type, maps=maps, token=owner.token)
+        options.update(given)
+        if self._kind and "usdt" in self._kind.options and options["expected_attach_type"] is None:
             from . import features
             if features.has_link("uprobe_multi"):       # all its places by one link
                 options["expected_attach_type"] = "trace_uprobe_multi"
-        if owner.btf is not None and linked.func_info[0]:
+        if owner.btf is not None and linked.func_info[0] and "btf" not in given:
             options.update(btf=owner.btf, func_info=owner.func_info(linked.func_info, self.type),
                            line_info=linked.line_info)
         module = None
-        if self.type == "struct_ops":
+        if "attach_btf_id" in given or "attach_btf_obj" in given:
+            options.setdefault("attach_prog", getattr(attach_prog, "program", attach_prog))
+        elif self.type == "struct_ops":
             module = self._struct_ops(options)
         elif self._kind and "btf" in self._kind.options:
-            module = self._attach_btf(options)
-        elif self._kind and self._kind.attach == "tracing_multi" and ":" in self.target:
-            module = options["attach_btf_obj"] = self._module(self.target.partition(":")[0])
+            module = self._attach_btf(options, target, attach_prog)
+        elif self._kind and self._kind.attach == "tracing_multi" and ":" in target:
+            module = options["attach_btf_obj"] = self._module(target.partition(":")[0])
         tables = {}
         try:
             for name, slots in linked.tables.items():
@@ -165,15 +177,15 @@ class ObjectProgram:
         return VerifierError(error.call, error.errno, error.log, "it reaches %s" % why, error.slot,
                              error.instruction)
 
-    def _attach_btf(self, options):
-        if self.type == "ext" and self.attach_prog is None:
+    def _attach_btf(self, options, target, attach_prog):
+        if self.type == "ext" and attach_prog is None:
             raise ObjectError("program %s replaces a function of another: set its attach_prog" % self.name)
-        if self.attach_prog is not None:        # ext, or fentry and fexit of a program's function
-            extended = getattr(self.attach_prog, "program", self.attach_prog)       # of an ObjectProgram too
-            options.update(attach_prog=extended, attach_btf_id=function_of(extended, self.target))
+        if attach_prog is not None:        # ext, or fentry and fexit of a program's function
+            extended = getattr(attach_prog, "program", attach_prog)       # of an ObjectProgram too
+            options.update(attach_prog=extended, attach_btf_id=function_of(extended, target))
             return None
         try:
-            options["attach_btf_id"], module = btf_target(self.expected_attach_type, self.target)
+            options["attach_btf_id"], module = btf_target(options["expected_attach_type"], target)
         except ObjectError as error:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
         if module is None:

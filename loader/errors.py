@@ -1,7 +1,7 @@
 """Errors of the kernel's calls that say what to do about them.
 
-A KernelError is an OSError with `call` (what was tried), `errno` and `needs` (what is missing:
-a capability, an option, a version, a limit). `explain` works `needs` out from the errno and from
+A KernelError is an OSError with `call` (what was tried), `errno`, `needs` (what is missing:
+a capability, an option, a version, a limit) and, where the kernel wrote one, its `log`. `explain` works `needs` out from the errno and from
 what this process and kernel are.
 """
 
@@ -14,10 +14,11 @@ from . import kernel
 class KernelError(OSError):
     """A call that the kernel refused. str() is one line: the call, the reason, what is missing."""
 
-    def __init__(self, call, errno, needs=""):
+    def __init__(self, call, errno, needs="", log=None):
         super().__init__(errno, os.strerror(errno))
         self.call = call
         self.needs = needs
+        self.log = log
 
     def __str__(self):
         # 524 is the kernel's own ENOTSUPP, which has no text in libc.
@@ -27,7 +28,7 @@ class KernelError(OSError):
         return "%s: %s" % (text, self.needs) if self.needs else text
 
     def __reduce__(self):
-        return type(self), (self.call, self.errno, self.needs)
+        return type(self), (self.call, self.errno, self.needs, self.log)
 
 
 class ObjectError(Exception):

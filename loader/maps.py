@@ -7,6 +7,7 @@ values may be given as that object.
 """
 
 import errno
+import os
 import struct
 import sys
 from types import SimpleNamespace
@@ -88,7 +89,7 @@ class Map(BpfObject):
         except OSError as error:
             if exclusive and since((6, 18), ""):
                 raise refused(call, error, "bpf", True, since((6, 18), "a map for one program")) from None
-            raise _creation_refused(call, error, type, key_size, value_size, max_entries) from None
+            raise _creation_refused(call, error, type, fields) from None
         return _class_of(type)(fd, type, key_size, value_size, max_entries, name, flags)
 
     @classmethod
@@ -456,19 +457,34 @@ def _create(fields):
     return syscalls.bpf("map_create", **fields)
 
 
-def _creation_refused(call, error, type, key_size, value_size, max_entries):
+def _creation_refused(call, error, type, fields):
     text = introduced.needs("map", type)
+    sizes = fields["key_size"], fields["value_size"]
+    log = _creation_log(error, fields)
     if error.errno == errno.ENOMEM:
-        text = "no memory for %d elements of %d + %d bytes" % (max_entries, key_size, value_size)
+        text = "no memory for %d elements of %d + %d bytes" % (fields["max_entries"], *sizes)
     elif error.errno == errno.E2BIG and not text:
-        text = "%d elements of %d + %d bytes are more than it may hold" % (
-            max_entries, key_size, value_size)
+        text = "%d elements of %d + %d bytes are more than it may hold" % (fields["max_entries"], *sizes)
     elif error.errno == errno.EINVAL and not text and type in ("ringbuf", "user_ringbuf"):
         text = "its size must be a power of two and a multiple of the page size"
-    elif error.errno == errno.EINVAL and not text:
+    elif error.errno == errno.EINVAL and not text and not log:
         text = "the kernel does not take this type with key size %d, value size %d, max_entries %d " \
-               "and these flags" % (key_size, value_size, max_entries)
-    return refused(call, error, "net" if type in _NET else "bpf", True, text)
+               "and these flags" % (*sizes, fields["max_entries"])
+    found = refused(call, error, "net" if type in _NET else "bpf", True, text)
+    if log:
+        found.log, said = log, "the kernel says: " + log.splitlines()[-1]
+        found.needs = "%s; %s" % (found.needs, said) if found.needs else said
+    return found
+
+
+def _creation_log(error, fields):
+    """What the kernel writes of why it makes no such map (7.2+), or None."""
+    if error.errno in (errno.ENOMEM, errno.EPERM) or kernel.release() < (7, 2):
+        return None
+    fd, log = syscalls.bpf_logged("map_create", **fields)
+    if fd is not None:      # now it does
+        os.close(fd)
+    return log or None
 
 
 def _info(fd):

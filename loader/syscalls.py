@@ -183,6 +183,7 @@ PERF_IOC_ENABLE, PERF_IOC_DISABLE, PERF_IOC_RESET = 0x2400, 0x2401, 0x2403
 PERF_IOC_PERIOD, PERF_IOC_SET_BPF, PERF_IOC_PAUSE_OUTPUT = 0x40082404, 0x40042408, 0x40042409
 
 _RETRIES = 5
+_COMMON_LOG = 4096      # bytes: it is a line or two
 
 
 def _invoke(number, *arguments):
@@ -200,14 +201,20 @@ def _invoke(number, *arguments):
 _TEST_RUN = COMMANDS["prog_test_run"]
 
 
-def bpf_raw(command, attr):
-    """bpf(command, attr): command by name, attr a bytearray that the kernel may write to."""
+# of any command: the fourth argument is a struct bpf_common_attr (7.2+)
+_COMMON_ATTRS = 1 << 16
+_COMMON_ATTR = Layout("u64 log_buf, u32 log_size, u32 log_level, u32 log_true_size")
+
+
+def bpf_raw(command, attr, common=None):
+    """bpf(command, attr): command by name, attr a bytearray that the kernel may write to; common: one of _COMMON_ATTR."""
     number = _number(0)
     command = COMMANDS[command]
-    where, size = address(attr), len(attr)
+    arguments = (command, address(attr), len(attr)) if common is None else (
+        command | _COMMON_ATTRS, address(attr), len(attr), address(common), len(common))
     for _ in range(_RETRIES):
         try:
-            return _invoke(number, command, where, size)
+            return _invoke(number, *arguments)
         except OSError as error:
             # The verifier gives up with EAGAIN, a test run with EINTR, when a signal is pending.
             # Handlers have run by now; what they raise has left this function.
@@ -218,7 +225,7 @@ def bpf_raw(command, attr):
     import signal
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        return _invoke(number, command, where, size)
+        return _invoke(number, *arguments)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -226,6 +233,18 @@ def bpf_raw(command, attr):
 def bpf(command, **fields):
     """bpf() with the attr's fields by name; what the call returns (mostly a descriptor)."""
     return bpf_raw(command, ATTR[command].pack(**fields))
+
+
+def bpf_logged(command, **fields):
+    """bpf() with a log, for commands without one of their own that say there why they refuse (7.2+: map_create; before,
+    all are refused): (what the call returns or None, the log)."""
+    log = bytearray(_COMMON_LOG)
+    common = _COMMON_ATTR.pack(log_buf=address(log), log_size=len(log), log_level=1)
+    try:
+        result = bpf_raw(command, ATTR[command].pack(**fields), common)
+    except OSError:
+        result = None
+    return result, log.split(b"\0")[0].decode("utf-8", "replace").strip()
 
 
 def bpf_out(command, **fields):
