@@ -126,11 +126,19 @@ def test_usermode_everywhere():
     ("MISSING_PROBES", "x", "BPFTRACE_MISSING_PROBES: Invalid value for BPFTRACE_MISSING_PROBES: valid values are ignore, warn and error."),
     ("LICENSE", "MIT", "Invalid value for license. Found: MIT. Valid values: Dual MIT/GPL, Dual BSD/GPL, Dual MPL/GPL, "
                        "GPL and additional rights, GPL v2, GPL."),
+    ("MAX_STRLEN", "0x10000000000000000", "BPFTRACE_MAX_STRLEN: expecting a number, got 0x10000000000000000"),
+    ("MAX_STRLEN", "08", "BPFTRACE_MAX_STRLEN: expecting a number, got 08"),
     ("BTF", "/nonexistent", "BPFTRACE_BTF: /nonexistent: No such file or directory"),
 ])
 def test_wrong_settings_in_the_environment(name, value, message):
     code, out, err = run("trace", "-e", "begin { print(curtask.pid); exit(); }", **{"BPFTRACE_" + name: value})
-    assert (code, out, err) == (1, "", "ERROR: %s\n" % message)
+    assert (code, out, err) == (1 if name == "BTF" else 2, "", "ERROR: %s\n" % message)
+
+
+def test_numbers_in_the_environment_are_cs():
+    for text, length in (("010", 8), ("0x10", 16), ("12", 12)):
+        err = run("trace", "-e", "begin { print(\"%s\"); exit(); }" % ("a" * 20), BPFTRACE_MAX_STRLEN=text)[2]
+        assert "String is too long (over %d bytes): " % length in err
 
 
 def test_colour_by_the_environment():
@@ -138,6 +146,8 @@ def test_colour_by_the_environment():
     assert red in run("trace", "-e", "begin { nosuch(); }", BPFTRACE_COLOR="always")[2]
     assert red in run("trace", "-p", "x", "-e", "begin { }", BPFTRACE_COLOR="always")[2]
     assert "\x1b" not in run("trace", "-e", "begin { nosuch(); }", BPFTRACE_COLOR="never")[2]
+    assert run("trace", "-q", "-e", "begin { exit(); }", BPFTRACE_COLOR="blue")[2] == (
+        "WARNING: Invalid env value! The valid values of `BPFTRACE_COLOR` are [auto|always|never]. The current value is blue!\n")
 
 
 def test_types_from_another_file():

@@ -1,8 +1,8 @@
 """`rawbpf trace`: the command line of the tracer.
 
 Options, their meaning and the exit statuses are bpftrace's: 0 at the end of the script (however it
-ended), the argument of exit(), 1 for a wrong command line or script, 255 when the kernel refuses to
-load or to attach.
+ended), the argument of exit(), 1 for a wrong command line or script, 2 for a wrong setting in the
+environment, 255 when the kernel refuses to load or to attach.
 """
 
 import gc
@@ -88,6 +88,7 @@ def run(argv, prog="rawbpf trace"):
         if parsed.get("info"):
             return info()
         check(parsed)
+        check_color()
         use_debug_folders(parsed)
         use_traceable_functions(parsed)
         return (listing if parsed.get("list") else trace)(parsed)
@@ -98,6 +99,16 @@ def run(argv, prog="rawbpf trace"):
         return getattr(error, "status", 1)
     except ClosedPipe:
         return 0     # the reader of a listing has seen enough
+
+
+def check_color():
+    """Say what BPFTRACE_COLOR may be when it is something else."""
+    wanted = os.environ.get("BPFTRACE_COLOR")
+    if wanted is not None:
+        from .diagnostics import COLORED
+        if wanted not in COLORED:
+            complain("Invalid env value! The valid values of `BPFTRACE_COLOR` are [%s]. The current value is %s!" % (
+                "|".join(COLORED), wanted), "WARNING")
 
 
 def use_debug_folders(parsed):
@@ -264,7 +275,7 @@ def _trace(parsed, name, text, positional, named, process):
     except ScriptError as error:
         sys.stdout.flush()
         sys.stderr.write(error.format(color=colored(sys.stderr)))
-        return 1
+        return error.status
     except KernelError as error:
         raise Failure(str(error), 1)
     if not parsed.get("no_warnings"):

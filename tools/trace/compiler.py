@@ -60,7 +60,9 @@ class Compiler:
         try:
             self.config = Config(os.environ if environment is None else environment)
         except ConfigError as error:
-            raise ScriptError(None, str(error)) from None
+            wrong = ScriptError(None, str(error))
+            wrong.status = 2
+            raise wrong from None
         self.names, self.named = names, named
         self.include_paths, self.includes = include_paths, includes
         self._output = output

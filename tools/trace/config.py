@@ -10,14 +10,16 @@ class ConfigError(Exception):
 
 
 def _number(name, value):
+    number = value
     if isinstance(value, bool) or not isinstance(value, int):
+        text = str(value)
         try:
-            value = int(str(value), 0)
+            number = int(text, 8 if text[:1] == "0" and text.isdigit() else 0)
         except ValueError:
-            raise ConfigError("%s: expecting a number, got %s" % (name, value))
-    if value < 0:
+            number = -1
+    if not 0 <= number < 1 << 64:
         raise ConfigError("%s: expecting a number, got %s" % (name, value))
-    return value
+    return number
 
 
 def _bool(name, value):

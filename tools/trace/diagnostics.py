@@ -192,8 +192,11 @@ class Diagnostic:
         return "\n".join(self.lines(color)) + "\n"
 
 
+COLORED = "auto", "always", "never"
+
+
 def colored(stream):
-    """Whether messages to a stream are in colour: BPFTRACE_COLOR is always, never or auto, on terminals."""
+    """Whether messages to a stream are in colour: BPFTRACE_COLOR is one of COLORED, auto means on terminals."""
     import os
     wanted = os.environ.get("BPFTRACE_COLOR", "auto")
     return wanted == "always" or wanted != "never" and stream.isatty()
@@ -201,7 +204,9 @@ def colored(stream):
 
 class ScriptError(Exception):
     """A script is wrong. `diagnostics` are all the errors (and warnings) found so far; `span`,
-    `message` and `hints` are those of the first. `span` is None when there is no place to show."""
+    `message` and `hints` are those of the first. `span` is None when there is no place to show; `status` is the exit
+    status that it gives a command."""
+    status = 1
 
     def __init__(self, span, message, hints=(), contexts=()):
         super().__init__(message)
