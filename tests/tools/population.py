@@ -7,15 +7,14 @@ in `.refused` {what: error} what this kernel would not have.
 import contextlib
 import ctypes
 import os
-import socket
 import struct
 
 from rawbpf.loader import BtfObject, KernelError, Map, Object, PerfEvent, Program, features, ksyms, link, link_net, perf
 from rawbpf.loader.btf import function_types
 from rawbpf.loader.errors import ObjectError
-from rawbpf.loader.netlink import Socket, attribute
 from tests.bpfcc import compile_bpf
 from tests.loader import code
+from tests.loader.interfaces import pair
 
 CLONE_NEWNET = 0x40000000
 LO = 1          # of every network namespace
@@ -87,6 +86,7 @@ PROGRAMS = {    # name: type, instructions, expected attach type, function that 
     "netkit": ("sched_cls", code.RETURN_0, "netkit_primary"),
     "iter": ("tracing", code.RETURN_0, "trace_iter", "bpf_iter_task"),
     "iter_map": ("tracing", code.RETURN_0, "trace_iter", "bpf_iter_bpf_map_elem"),
+    "iter_cgroup": ("tracing", code.RETURN_0, "trace_iter", "bpf_iter_cgroup"),
     "fentry": ("tracing", code.RETURN_0, "trace_fentry", "ksys_read"),
     "fexit": ("tracing", code.RETURN_0, "trace_fexit", "ksys_read"),
     "fsession": ("tracing", code.RETURN_0, "trace_fsession", "ksys_read"),
@@ -97,18 +97,18 @@ PROGRAMS = {    # name: type, instructions, expected attach type, function that 
     "kprobe_multi": ("kprobe", code.RETURN_0, "trace_kprobe_multi"),
     "kprobe_session": ("kprobe", code.RETURN_0, "trace_kprobe_session"),
     "uprobe_multi": ("kprobe", code.RETURN_0, "trace_uprobe_multi"),
-    "fentry_multi": ("tracing", code.RETURN_0, "trace_fentry_multi", "ksys_read"),
+    "fentry_multi": ("tracing", code.RETURN_0, "trace_fentry_multi"),
 }
 TYPED = ("hash", "percpu_hash", "array", "lru_hash")
 PYTHON = os.path.realpath("/proc/self/exe")
 
 
-def _netkit():
-    """A pair of netkit devices -> the index of the first (6.7+)."""
-    kind = attribute(18, attribute(1, b"netkit\0"))      # IFLA_LINKINFO, IFLA_INFO_KIND
-    with Socket() as netlink:
-        list(netlink.ask("link", 16, 0x605, bytes(16) + attribute(3, b"nk0\0") + kind))     # request, ack, create, excl
-    return socket.if_nametoindex("nk0")
+def _tracepoint(group, name):
+    from rawbpf.sources.tracefs import tracefs
+    fd = os.open("events/%s/%s/id" % (group, name), os.O_RDONLY, dir_fd=tracefs().dir_fd)
+    with open(fd) as file:
+        return int(file.read())
+
 
 
 class Population:
@@ -187,8 +187,9 @@ class Population:
             self._try(self.programs, name, lambda: self._program(name, kind, text or code.RETURN_0, attach, function))
         self._try(self.programs, "ext", lambda: Program.load(
             "ext", code.RETURN_0, name="t_ext", attach_btf_id=self.programs["two"].func_info()[1][1],
-            attach_prog=self.programs["two"], btf=described, func_info=(8, functions[1][8:16]), license="GPL"))
-        maps["prog_array"].update(0, self.programs["two"])
+            attach_prog=self.programs["two"], btf=described,
+            func_info=(8, struct.pack("=I", 0) + functions[1][12:16]), license="GPL"))
+        maps["prog_array"].update(0, self.programs["inlined"])      # not one that is extended, which cannot be called so
 
     @staticmethod
     def _program(name, kind, text, attach, function):
@@ -222,7 +223,7 @@ class Population:
             "flow_dissector": lambda p: link_net.attach_netns(p, namespace, "flow_dissector"),
             "perf_event": lambda p: link.attach_perf_event(p, event(perf.software("cpu_clock", 10**9)), cookie=7),
             "tcx": lambda p: link_net.attach_tcx(p, lo, "tcx_ingress"),
-            "netkit": lambda p: link_net.attach_netkit(p, _netkit(), "netkit_primary"),
+            "netkit": lambda p: link_net.attach_netkit(p, pair("netkit", "pnk0", "pnk1")[0], "netkit_primary"),
             "netfilter": lambda p: link_net.attach_netfilter(p, priority=5),
             "cgroup_skb": lambda p: link_net.attach_cgroup(p, group, "cgroup_inet_egress"),
             "cgroup_sock_addr": lambda p: link_net.attach_cgroup(p, group, "cgroup_inet4_connect"),
@@ -230,14 +231,37 @@ class Population:
             "sk_msg": lambda p: link_net.attach_sockmap(p, self.maps["sockmap"], "sk_msg_verdict"),
             "verdict": lambda p: link_net.attach_sockmap(p, self.maps["sockhash"], "sk_skb_verdict"),
             "ext": link.attach_tracing, "iter": link.attach_iter,
-            "iter_map": lambda p: link.attach_iter(p, struct.pack("=I12x", self.maps["hash"].fileno())),
+            "iter_map": lambda p: link.attach_iter(p, link.iter_info(map=self.maps["hash"])),
+            "iter_cgroup": lambda p: link.attach_iter(p, link.iter_info(cgroup=group, order=3)),
             "fentry_multi": lambda p: link.attach_tracing_multi(p, "trace_fentry_multi", [
                 ksyms.find(name, "func")[0] for name in ("ksys_read", "ksys_write")]),
         }
         for name, make in makes.items():
             if name in programs:
                 self._try(self.links, name, lambda: make(programs[name]))
-        for name, config in (("uprobe", perf.uprobe("/bin/true", 0x2000)), ("uretprobe", perf.uprobe("/bin/true", 0x2000, retprobe=True))):
+        more = {
+            "raw_tracepoint": lambda p: link.attach_raw_tracepoint(p, "sched_switch", cookie=11),
+            "tp_btf": lambda p: link.attach_raw_tracepoint(p, cookie=12), "fentry": lambda p: link.attach_tracing(p, cookie=13),
+            "iter": lambda p: link.attach_iter(p, link.iter_info(pid=os.getpid())),
+            "iter_cgroup": lambda p: link.attach_iter(p, link.iter_info(cgroup=group, order=1)),
+            "netfilter": lambda p: link_net.attach_netfilter(p, "ipv6", "forward", -7, defragment=True),
+            "kprobe_multi": lambda p: link.attach_kprobe_multi(p, ["ksys_write"], retprobe=True),
+            "uprobe_multi": lambda p: link.attach_uprobe_multi(p, PYTHON, [0x1020], pid=os.getpid(), retprobe=True),
+        }
+        for name, make in more.items():
+            if name in programs:
+                self._try(self.links, name + " 2", lambda: make(programs[name]))
+        if "iter" in programs:
+            self._try(self.links, "iter 3", lambda: link.attach_iter(programs["iter"], link.iter_info(tid=os.getpid())))
+        self._try(self.links, "tracepoint", lambda: link.attach_perf_event(
+            programs["tracepoint"], event(perf.tracepoint(_tracepoint("sched", "sched_switch"))), cookie=14))
+        for number, (kind, config) in enumerate(((perf.TYPE_SOFTWARE, 2), (perf.TYPE_SOFTWARE, 99), (perf.TYPE_HARDWARE, 0),
+                                                 (perf.TYPE_HW_CACHE, 1 << 16 | 3))):
+            self._try(self.links, "perf_event %d" % number, lambda: link.attach_perf_event(
+                programs["perf_event"], event(perf.counter("of the test", kind, config))))
+        self._detached()
+        for name, config in (("uprobe", perf.uprobe(PYTHON, 0x1030)), ("uprobe 2", perf.uprobe(PYTHON, 0x1038, ref_ctr_offset=0x40)),
+                             ("uretprobe", perf.uprobe(PYTHON, 0x1030, retprobe=True))):
             self._try(self.links, name, lambda: link.attach_perf_event(programs["kprobe"], event(config)))
         for name, retprobe in (("kprobe", False), ("kretprobe", True)):
             self._try(self.links, name, lambda: link.attach_perf_event(
@@ -245,6 +269,21 @@ class Population:
         # without a link
         link_net.prog_attach(programs["cgroup_device"], group, "cgroup_device")
         self._undo(link_net.prog_detach, programs["cgroup_device"], group, "cgroup_device")
+
+    def _detached(self):
+        """Links whose interface has gone."""
+        from rawbpf.loader.netlink import Socket
+        try:
+            index = pair("veth", "pv0", "pv1")[0]
+        except KernelError as error:
+            self.refused["veth"] = error
+            return
+        for name in ("xdp", "tcx"):
+            if name in self.programs:
+                self._try(self.links, name + " detached", lambda: link_net.attach_xdp(self.programs[name], index)
+                          if name == "xdp" else link_net.attach_tcx(self.programs[name], index, "tcx_ingress"))
+        with Socket() as netlink:
+            list(netlink.ask("del link", 17, 0x5, struct.pack("=BxHiII", 0, 0, index, 0, 0)))       # RTM_DELLINK, ack
 
     def _make_struct_ops(self):
         """By a link where the kernel has those: then it does not outlive this process, whatever becomes of it."""

@@ -12,8 +12,11 @@ USAGE = """usage: rawbpf link { show | list } [LINK]
 LINK := { id ID | pinned FILE }
 """
 
-_PF = {2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}      # as bpftool shortens NFPROTO_*
-_HOOKS = ("prerouting", "input", "forward", "output", "postrouting")
+_PF = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}      # as bpftool shortens NFPROTO_*
+_INET = ("prerouting", "input", "forward", "output", "postrouting")
+_HOOKS = {1: _INET, 2: _INET, 3: ("input", "output"), 7: _INET, 10: _INET}
+_OF_MAPS, _OF_TASKS = ("bpf_map_elem", "bpf_sk_storage_map"), ("task", "task_file", "task_vma")     # iterators
+_ORDERS = ("order_unspec", "self_only", "descendants_pre", "descendants_post", "ancestors_up")
 _PERF_TYPES = ("hardware", "software", "tracepoint", "hw-cache", "raw", "breakpoint")
 _HARDWARE = ("cpu-cycles", "instructions", "cache-references", "cache-misses", "branch-instructions",
              "branch-misses", "bus-cycles", "stalled-cycles-frontend", "stalled-cycles-backend", "ref-cycles")
@@ -42,21 +45,13 @@ def _attach(info):
 
 
 def _raw_tracepoint(info):
-    fields = {"tp_name": info.tp_name}
-    if hasattr(info, "cookie"):
-        fields["cookie"] = info.cookie
-    return fields
+    return {"tp_name": info.tp_name, "cookie": getattr(info, "cookie", 0)}
 
 
 def _tracing(info):
-    fields = {}
-    program = by_id("prog", info.prog_id)
-    with program:
-        fields["prog_type"] = _type(program.info().type)
-    fields.update(_attach(info))
-    fields["target_obj_id"], fields["target_btf_id"] = info.target_obj_id, info.target_btf_id
-    if hasattr(info, "cookie"):
-        fields["cookie"] = info.cookie
+    with by_id("prog", info.prog_id) as program:
+        fields = {"prog_type": _type(program.info().type), **_attach(info)}
+    fields.update((name, getattr(info, name, 0)) for name in ("target_obj_id", "target_btf_id", "cookie"))
     return fields
 
 
@@ -66,8 +61,14 @@ def _cgroup(info):
 
 def _iter(info):
     fields = {"target_name": info.target_name}
-    if info.target_name in ("bpf_map_elem", "bpf_sk_storage_map"):
-        fields["map_id"] = info.map_id
+    if info.target_name in _OF_MAPS:
+        fields["map_id"] = getattr(info, "map_id", 0)
+    tid, pid = getattr(info, "tid", 0), getattr(info, "pid", 0)
+    if info.target_name in _OF_TASKS:
+        fields.update({"tid": tid} if tid else {"pid": pid} if pid else {})
+    if info.target_name == "cgroup":
+        order = getattr(info, "order", 0)
+        fields.update(cgroup_id=tid | pid << 32, order=_ORDERS[order] if order < len(_ORDERS) else "unknown")
     return fields
 
 
@@ -92,8 +93,8 @@ def _netfilter(info):
 
 
 def _kprobe_multi(info):
-    fields = {"retprobe": bool(info.flags & _MULTI_RETURN), "func_cnt": info.count, "missed": info.missed,
-              "funcs": []}
+    fields = {"retprobe": bool(info.flags & _MULTI_RETURN), "func_cnt": info.count,
+              "missed": getattr(info, "missed", 0), "funcs": []}
     cookies = getattr(info, "cookies", None) or [0] * len(info.addrs)
     for address, cookie in sorted(zip(info.addrs, cookies)):
         if not address:
@@ -116,7 +117,7 @@ def _perf_event(info):
     kind = getattr(info, "perf_type", "")
     if kind in ("kprobe", "kretprobe"):
         fields = {"retprobe": kind == "kretprobe", "addr": info.addr, "func": info.name, "offset": info.offset,
-                  "missed": info.missed}
+                  "missed": getattr(info, "missed", 0)}
     elif kind in ("uprobe", "uretprobe"):
         fields = {"retprobe": kind == "uretprobe", "file": info.name, "offset": info.offset}
     elif kind == "tracepoint":
@@ -127,8 +128,8 @@ def _perf_event(info):
     else:
         return {}
     fields["cookie"] = getattr(info, "cookie", 0)
-    if hasattr(info, "ref_ctr_offset"):
-        fields["ref_ctr_offset"] = info.ref_ctr_offset
+    if "file" in fields:
+        fields["ref_ctr_offset"] = getattr(info, "ref_ctr_offset", 0)
     return fields
 
 
@@ -138,9 +139,8 @@ def _event(kind, config):
     if table is not None and config < len(table):
         return table[config]
     if kind == 3:
-        cache, op, result = config & 255, config >> 8 & 255, config >> 16 & 255
-        if cache < len(_CACHES) and op < len(_CACHE_OPS) and result < 2:
-            return "%s-%s-%s" % (_CACHES[cache], _CACHE_OPS[op], _CACHE_RESULTS[result])
+        return "-".join(names[value] if value < len(names) else str(value) for names, value in (
+            (_CACHES, config & 255), (_CACHE_OPS, config >> 8 & 255), (_CACHE_RESULTS, config >> 16)))
     return config
 
 
@@ -169,37 +169,44 @@ def _cookie_text(fields):
 
 def _perf_text(fields):
     if "func" in fields:
+        if not fields["func"] and not fields["addr"]:
+            return ""
         out = "\n\tkretprobe " if fields["retprobe"] else "\n\tkprobe "
-        out += "%x " % fields["addr"] + fields["func"]
+        out += "%x " % fields["addr"] if fields["addr"] else ""
+        out += fields["func"]
         if fields["offset"]:
             out += "+0x%x" % fields["offset"]
         out += "  "
         out += "missed %d  " % fields["missed"] if fields["missed"] else ""
-    elif "file" in fields:
+    elif fields.get("file"):
         out = "\n\t%s %s+0x%x  " % ("uretprobe" if fields["retprobe"] else "uprobe", fields["file"], fields["offset"])
-    elif "tracepoint" in fields:
+    elif fields.get("tracepoint"):
         out = "\n\ttracepoint %s  " % fields["tracepoint"]
     elif "event_type" in fields:
         known = isinstance(fields["event_type"], str)
         out = "\n\tevent %s%s:%s  " % (fields["event_type"], "" if known else " ", fields["event_config"])
     else:
         return ""
-    return out + _cookie_text(fields)
+    out += _cookie_text(fields)
+    return out + ("ref_ctr_offset 0x%x  " % fields["ref_ctr_offset"] if fields.get("ref_ctr_offset") else "")
 
 
 def _kprobes_text(fields):
+    if not fields["func_cnt"]:
+        return ""
     out = "\n\tkretprobe.multi  " if fields["retprobe"] else "\n\tkprobe.multi  "
     out += "func_cnt %d  " % fields["func_cnt"]
     out += "missed %d  " % fields["missed"] if fields["missed"] else ""
-    if fields["funcs"]:
-        out += "\n\t%-16s %-16s %s" % ("addr", "cookie", "func [module]")
+    out += "\n\t%-16s %-16s %s" % ("addr", "cookie", "func [module]")
     for one_ in fields["funcs"]:
         out += "\n\t%016x %-16x %s" % (one_["addr"], one_["cookie"], one_["func"])
-        out += " [%s]  " % one_["module"] if one_["module"] else ""
+        out += " [%s]  " % one_["module"] if one_["module"] else "  "
     return out
 
 
 def _uprobes_text(fields):
+    if not fields["func_cnt"]:
+        return ""
     out = "\n\turetprobe.multi  " if fields["retprobe"] else "\n\tuprobe.multi  "
     out += "path %s  func_cnt %d  " % (fields["path"], fields["func_cnt"])
     out += "pid %d  " % fields["pid"] if fields["pid"] else ""
@@ -212,13 +219,24 @@ def _uprobes_text(fields):
 def netfilter_text(fields):
     pf, hook = fields["pf"], fields["hook"]
     out = "\n\t%s" % (_PF.get(pf, "pf: %d" % pf))
-    out += " %s" % _HOOKS[hook] if pf in (2, 10, 1, 7) and hook < len(_HOOKS) else " hook %d" % hook
+    hooks = _HOOKS.get(pf, ())
+    out += " %s" % hooks[hook] if hook < len(hooks) else ", hook %d," % hook
     out += " prio %d" % fields["prio"]
     return out + (" flags 0x%x" % fields["flags"] if fields["flags"] else "")
 
 
 def _interface_text(fields):
-    return "\n\tifindex %s(%d)  %s" % (fields["devname"], fields["ifindex"], _attach_text(fields))
+    name = fields["devname"]
+    if name not in ("(unknown)", "(detached)"):
+        name += "(%d)" % fields["ifindex"]
+    return "\n\tifindex %s  %s" % (name, _attach_text(fields))
+
+
+def _iter_text(fields):
+    out = "target_name %s  " % fields["target_name"]
+    out += "map_id %d  " % fields["map_id"] if "map_id" in fields else ""
+    out += "".join("%s %d " % (name, fields[name]) for name in ("tid", "pid") if name in fields)
+    return out + ("cgroup_id %d  order %s  " % (fields["cgroup_id"], fields["order"]) if "order" in fields else "")
 
 
 _TEXTS = {
@@ -226,10 +244,10 @@ _TEXTS = {
     "tracing": lambda fields: "\n\tprog_type %s  %s%s%s" % (
         fields["prog_type"], _attach_text(fields),
         "\n\ttarget_obj_id %d  target_btf_id %d  " % (fields["target_obj_id"], fields["target_btf_id"])
-        if fields["target_obj_id"] or fields["target_btf_id"] else "", _cookie_text(fields)),
+        if fields["target_obj_id"] or fields["target_btf_id"] else "",
+        "\n\t" + _cookie_text(fields) if fields["cookie"] else ""),
     "cgroup": lambda fields: "\n\tcgroup_id %d  %s" % (fields["cgroup_id"], _attach_text(fields)),
-    "iter": lambda fields: "target_name %s  %s" % (
-        fields["target_name"], "map_id %d  " % fields["map_id"] if "map_id" in fields else ""),
+    "iter": _iter_text,
     "netns": lambda fields: "\n\tnetns_ino %d  %s" % (fields["netns_ino"], _attach_text(fields)),
     "sockmap": lambda fields: "\n\tmap_id %d  %s" % (fields["map_id"], _attach_text(fields)),
     "netfilter": netfilter_text, "tcx": _interface_text, "netkit": _interface_text, "xdp": _interface_text,
