@@ -44,6 +44,7 @@ class Link(BpfObject):
             raise refused("update of link", error, "bpf", invalid={
                 errno.EPERM: "", errno.EINVAL: "the programs differ in type, or this kind of link "
                                                "cannot be updated",
+                errno.EOPNOTSUPP: "this kind of link cannot be updated",
             }.get(error.errno, since((5, 7), "update of a link")),
                 permitted="" if old is None else "another program is there than the `old` one") from None
 

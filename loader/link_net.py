@@ -43,6 +43,13 @@ def _create(what, program, layout, introduced, attach_type, permission="net", **
     return Link(fd)
 
 
+def _chosen(table, name, what):
+    """Of one of the tables above; ValueError where there is no such name."""
+    if name not in table:
+        raise ValueError("no %s is called %r: they are %s" % (what, name, ", ".join(filter(None, table))))
+    return table[name]
+
+
 def _allowed(attach_type):
     """What EPERM means for who has the capabilities."""
     return ("a program on this cgroup or on one above it was attached without F_ALLOW_MULTI, or with other flags than "
@@ -53,7 +60,8 @@ def _texts(code, interface=False):
     return {errno.EINVAL: "there is no such interface, or the program does not fit it" if interface else "",
             errno.ENODEV: "there is no such interface", errno.EBUSY: "another program is there",
             errno.EEXIST: "another program is there", errno.EOPNOTSUPP: "the target cannot do that",
-            errno.EBADF: "the target is no cgroup, namespace or map"}.get(code, "")
+            errno.EBADF: "the target is no cgroup, namespace or map",
+            errno.ERANGE: "the lowest and the highest priority are the kernel's"}.get(code, "")
 
 
 def attach_cgroup(program, cgroup, attach_type, flags=0, relative=None, expected_revision=0):
@@ -75,7 +83,7 @@ def attach_netns(program, netns, attach_type):
 def attach_xdp(program, ifindex, mode=""):
     """An xdp program on an interface (5.9+). mode: "skb" (generic), "drv" (native), "hw", "" either."""
     return _create("interface %d" % ifindex, program, "plain", (5, 9), "xdp", target_ifindex=ifindex,
-                   flags=XDP_FLAGS[mode])
+                   flags=_chosen(XDP_FLAGS, mode, "mode"))
 
 
 def _relative(kind, introduced):
@@ -123,7 +131,7 @@ def attach_tc(program, ifindex, direction="ingress", priority=0, handle=0):
     """A sched_cls program on an interface by a filter of traffic control, as `tc filter add ... bpf direct-action`:
     for kernels without tcx (before 6.6). direction: "ingress" or "egress". -> TcFilter"""
     from .netlink import EGRESS, INGRESS, Socket
-    parent = {"ingress": INGRESS, "egress": EGRESS}[direction]
+    parent = _chosen({"ingress": INGRESS, "egress": EGRESS}, direction, "direction")
     with Socket() as netlink:
         return TcFilter(ifindex, parent, *netlink.add_filter(ifindex, parent, fd_of(program), program.name,
                                                              priority, handle))
@@ -164,7 +172,7 @@ def attach_netfilter(program, pf="ipv4", hook="local_in", priority=0, defragment
     """A netfilter program on a hook of this network namespace (6.4+). priority: lower runs earlier;
     the two extremes are not allowed."""
     return _create("netfilter hook %s" % hook, program, "netfilter", (6, 4), "netfilter",
-                   pf=NFPROTO[pf], hooknum=HOOKS[hook], priority=priority,
+                   pf=_chosen(NFPROTO, pf, "protocol family"), hooknum=_chosen(HOOKS, hook, "hook"), priority=priority,
                    netfilter_flags=int(defragment))
 
 

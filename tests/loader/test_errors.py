@@ -237,3 +237,32 @@ def test_arguments_that_are_none(reason, use):
     with Map.create("hash", 4, 8, 4) as map, Program.load("socket_filter", RETURN_0) as program:
         with pytest.raises(ValueError, match=reason):
             use(map, program)
+
+
+REFUSED = [      # what Map.create takes, what the kernel writes of it (map_create() in kernel/bpf/syscall.c)
+    (("array", 4, 8, 1), {"map_extra": 1}, "map_extra"), (("hash", 4, 8, 1), {"numa_node": 1 << 20}, "numa_node"),
+    (("array", 4, 8, 1), {"btf_vmlinux_value_type_id": 1}, "btf_vmlinux_value_type_id"), ((99, 4, 8, 1), {}, "map_type"),
+    (("array", 4, 8, 1), {"btf_key_type_id": 1, "btf_value_type_id": 1, "btf": True}, "btf_fd")]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("shape, options, word", REFUSED, ids=[word for _, _, word in REFUSED])
+def test_what_the_kernel_writes_of_a_refused_map(shape, options, word, monkeypatch):
+    """From 7.2 on it is in the error; before, the call is made once, as it always was."""
+    from rawbpf.loader import syscalls
+    calls, plain = [], syscalls.bpf_raw
+    monkeypatch.setattr(syscalls, "bpf_raw", lambda *arguments: calls.append(arguments[0]) or plain(*arguments))
+    before = len(os.listdir("/proc/self/fd"))
+    with open("/dev/null") as file, pytest.raises(KernelError) as caught:
+        Map.create(*shape, **dict(options, btf=file.fileno()) if options.get("btf") else options)
+    assert caught.value.errno in (22, 9)
+    if kernel.release() < (7, 2):
+        assert calls == ["map_create"] and caught.value.log is None
+        assert "the kernel says" not in str(caught.value)
+    else:
+        assert calls == ["map_create"] * 2
+        assert word in caught.value.log and str(caught.value).endswith("the kernel says: " + caught.value.log)
+        assert pickle.loads(pickle.dumps(caught.value)).log == caught.value.log
+    assert len(os.listdir("/proc/self/fd")) == before
+    with Map.create("array", 4, 8, 1):
+        pass
