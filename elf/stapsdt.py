@@ -10,7 +10,10 @@ not is `Operand(kind="unknown")` with its text, and costs nobody else anything.
 import re
 from typing import NamedTuple
 
-from .image import ElfError
+from .image import ElfError, PT_LOAD
+
+
+PAGE = 4096     # the smallest
 
 
 class Operand(NamedTuple):
@@ -59,7 +62,8 @@ class Operand(NamedTuple):
 class Note(NamedTuple):
     """One place of a probe. `location`, `base` and `semaphore` (0: none) are virtual addresses,
     adjusted for prelinking; `location_offset` and `semaphore_offset` are file offsets, None when no
-    loaded segment holds them."""
+    loaded segment holds them. A semaphore may lie behind the end of what the file has of its segment, in the
+    rest of that page (.bss)."""
 
     provider: str
     name: str
@@ -95,8 +99,17 @@ def notes(image):
             if semaphore:
                 semaphore = (semaphore + moved) % (1 << image.bits)
         result.append(Note(provider, name, location, base, semaphore, parse(text), image.file_offset(location),
-                           image.file_offset(semaphore) if semaphore else None, text))
+                           _mapped_offset(image, semaphore) if semaphore else None, text))
     return result
+
+
+def _mapped_offset(image, vaddr):
+    """The file offset that is mapped at a virtual address: the last page of a segment is mapped as a whole."""
+    for segment in image.segments:
+        if segment.type == PT_LOAD and segment.vaddr <= vaddr < segment.vaddr + segment.memsz:
+            if vaddr < segment.vaddr + segment.filesz or segment.filesz and vaddr < -(-(segment.vaddr + segment.filesz) // PAGE) * PAGE:
+                return vaddr - segment.vaddr + segment.offset
+    return None
 
 
 # -- operands -------------------------------------------------------------------------------------

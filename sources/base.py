@@ -41,12 +41,14 @@ class Target(NamedTuple):
     `pid` limits events to one process: uprobe, usdt and perf events when they are attached; of others
     (Point.compares_pid) the kernel tells all, and the program compares the number of the current process,
     which a script's does and the code that a Python program brings has to. `unsafe` allows what can hurt the traced
-    system. `root` is the folder that paths are looked up under (`/proc/PID/root` of a container).
+    system. `root` is the folder that paths are looked up under (`/proc/PID/root` of a container). `tell` is called with
+    a sentence for each of several files that is passed over, wholly or in part, because it is damaged.
     """
 
     pid: Optional[int] = None
     unsafe: bool = False
     root: str = ""
+    tell: object = None
 
 
 class Listed:

@@ -108,9 +108,9 @@ class Uprobe(Source):
         if spec.source:
             return self._of_line(binary, spec, target)
         if spec.language:
-            return self._matching(binary, spec.function, target, True, quiet=not only)
+            return self._matching(binary, spec.function, target, True, only)
         if has_wildcard(spec.function):
-            return self._matching(binary, spec.function, target, quiet=not only)
+            return self._matching(binary, spec.function, target, only=only)
         try:
             symbol = binary.symbols.find(spec.function)
         except Exception as error:
@@ -190,11 +190,11 @@ class Uprobe(Source):
             point.separator = "@"
         return points
 
-    def _matching(self, binary, pattern, target, demangled=False, quiet=False):
-        """Points of all functions whose names match, sorted by name; each place once. `quiet`: none where the file
-        is damaged."""
+    def _matching(self, binary, pattern, target, demangled=False, only=True):
+        """Points of all functions whose names match, sorted by name; each place once. Not the `only` file: none where
+        it is damaged, which target.tell is told."""
         chosen = {}
-        for symbol in functions(binary, pattern, quiet, demangled):
+        for symbol in functions(binary, pattern, None if only else target.tell or ignore, demangled):
             known = chosen.get(symbol.value)
             if known is None or (symbol.name < known.name):
                 chosen[symbol.value] = symbol
@@ -235,7 +235,7 @@ class Uprobe(Source):
         else:
             binaries = paths.mapped(target.pid)
         listings = [self._listed(each, literal(binary if given and not has_wildcard(binary) else each.shown), language,
-                                 function or "*") for each in binaries]
+                                 function or "*", target.tell or ignore) for each in binaries]
         if len(listings) == 1:
             yield from listings[0]
         else:
@@ -245,9 +245,9 @@ class Uprobe(Source):
         binary, _, function = _cut(pattern)
         return paths.why_empty(binary or "*", target, lambda each: functions(each, function or "*"))
 
-    def _listed(self, binary, shown, language, pattern):
+    def _listed(self, binary, shown, language, pattern, tell):
         """The functions of one file, sorted by their lines."""
-        found = {symbol[0]: symbol for symbol in functions(binary, pattern, True, bool(language))}
+        found = {symbol[0]: symbol for symbol in functions(binary, pattern, tell, bool(language))}
         if language:
             found = {self._line(shown, language, name): symbol for name, symbol in found.items()}
             prefix = ""
@@ -299,32 +299,45 @@ def _cut(pattern):
     return parts[0], "", ":".join(parts[1:])
 
 
-def functions(binary, pattern, quiet=False, demangled=False):
+def functions(binary, pattern, tell=None, demangled=False):
     """The Symbols of functions with code in the file whose names match; with `demangled`, those whose
-    C++ or Rust names do (without the parameters, unless the pattern has some)."""
+    C++ or Rust names do (without the parameters, unless the pattern has some). What is wrong with the file is a
+    SourceError, or told to `tell`."""
     from rawbpf.elf.image import ElfError
 
-    matches = matcher(pattern)
     try:
-        if demangled:
-            from rawbpf.elf.demangle import demangle
-
-            whole = "(" in pattern
-            return [s for s in binary.symbols.functions()
-                    if matches(s.name) or any(map(matches, _spellings(demangle(s.name, whole))))]
-        if not has_wildcard(pattern):
-            return [s for s in binary.symbols.find_all(pattern) if s.is_function and "@" not in pattern]
-        if not pattern.strip("*"):
-            return list(binary.symbols.functions())
-        if "*" not in pattern and "?" not in pattern and "@" not in pattern:
-            exactly = [s for s in binary.symbols.find_all(pattern) if s.is_function]
-            if exactly:
-                return exactly      # a function that is called "a[b]c"
-        return [s for s in binary.symbols.functions() if matches(s.name)]
+        found = _named(binary, pattern, demangled)
     except (ElfError, SourceError) as error:
-        if quiet:
-            return []
-        raise _source_error(error) from None
+        if tell is None:
+            raise _source_error(error) from None
+        tell(str(error))
+        return []
+    for problem in binary.symbols.problems if tell else ():
+        tell(str(problem))
+    return found
+
+
+def ignore(problem):
+    """Of a damaged file among others nobody wants to know."""
+
+
+def _named(binary, pattern, demangled):
+    matches = matcher(pattern)
+    if demangled:
+        from rawbpf.elf.demangle import demangle
+
+        whole = "(" in pattern
+        return [s for s in binary.symbols.functions()
+                if matches(s.name) or any(map(matches, _spellings(demangle(s.name, whole))))]
+    if not has_wildcard(pattern):
+        return [s for s in binary.symbols.find_all(pattern) if s.is_function and "@" not in pattern]
+    if not pattern.strip("*"):
+        return list(binary.symbols.functions())
+    if "*" not in pattern and "?" not in pattern and "@" not in pattern:
+        exactly = [s for s in binary.symbols.find_all(pattern) if s.is_function]
+        if exactly:
+            return exactly      # a function that is called "a[b]c"
+    return [s for s in binary.symbols.functions() if matches(s.name)]
 
 
 def _spellings(name):
@@ -540,4 +553,24 @@ def attach_multi(program, points, cookies, retprobe):
 def _explain(point, error):
     if error.errno in (errno.ENOTSUP, errno.EOPNOTSUPP, 524):
         return "the kernel cannot put a probe on the instruction at 0x%x" % point.vaddr
+    if error.errno == errno.EINVAL:
+        why = _why_invalid(point)
+        return "%s: %s" % (str(error).partition(":")[0], why) if why else str(error)
     return str(error)
+
+
+def _why_invalid(point):
+    """What is wrong with a semaphore; ""."""
+    from .usdt import notes
+
+    if point.ref_ctr_offset % 2:
+        return "its semaphore is at an odd address, where the kernel cannot count it up"
+    if point.ref_ctr_offset:
+        other = "a uprobe"
+    else:
+        note = next((n for n in notes(point.binary, ignore) if n.semaphore_offset and n.location == point.vaddr), None)
+        if note is None:
+            return ""
+        other = "the USDT probe %s:%s" % (note.provider, note.name)
+    return ("%s is perhaps traced at the same place: the kernel counts a semaphore for all probes of a place or for none"
+            % other)

@@ -7,11 +7,12 @@ operands share a program. A semaphore that guards a probe is counted up by the k
 is attached (ref_ctr_offset, Linux 4.20+), in processes that start later too.
 """
 
+import functools
 from typing import NamedTuple
 
 from . import abi, memory, paths
 from .base import (Listed, Source, SourceError, has_wildcard, matcher, literal, nearest, split)
-from .uprobe import UprobePoint, has_multi, require_uprobes
+from .uprobe import UprobePoint, has_multi, ignore, require_uprobes
 
 
 class Spec(NamedTuple):
@@ -42,7 +43,7 @@ class Usdt(Source):
         in_provider, in_name = matcher(spec.provider or "*"), matcher(spec.name)
         points = []
         for binary in binaries:
-            for note in notes(binary, quiet=len(binaries) > 1):
+            for note in notes(binary, target.tell or ignore if len(binaries) > 1 else None):
                 if in_provider(note.provider) and in_name(note.name):
                     points.append(UsdtPoint(self, binary, note, target.pid))
         if not points:
@@ -63,7 +64,7 @@ class Usdt(Source):
     def _missing(self, binaries, spec):
         shown = spec.binary or "process"
         known = [(note.provider, note.name, binary) for binary in binaries
-                 for note in notes(binary, quiet=True)]
+                 for note in notes(binary, ignore)]
         reason = "No matches for usdt %s:%s:%s." % (shown, spec.provider, spec.name)
         if not known:
             return SourceError(reason + " No file in question has USDT probes.", missing=True)
@@ -85,31 +86,52 @@ class Usdt(Source):
             except SourceError:
                 return
         in_provider, in_name = matcher(provider or "*"), matcher(name or "*")
-        lines = set()
+        lines = {}
         for each in binaries:
             shown = literal(each.shown if has_wildcard(binary) or not binary else binary)
-            for note in notes(each, quiet=True):
+            for note in notes(each, target.tell or ignore):
                 if in_provider(note.provider) and in_name(note.name):
-                    lines.add("usdt:%s:%s:%s" % (shown, literal(note.provider), literal(note.name)))
+                    line = "usdt:%s:%s:%s" % (shown, literal(note.provider), literal(note.name))
+                    lines.setdefault(line, []).append(note)
         for line in sorted(lines):
-            yield Listed(line)
+            yield Listed(line, functools.partial(_arguments, lines[line]))
 
     def nothing(self, pattern, target):
         parts = split(pattern) if pattern else ["*"]
         return paths.why_empty(parts[0] if len(parts) > 1 else "*", target, notes)
 
 
-def notes(binary, quiet=False):
-    """The stapsdt notes of a Binary that have a place in the file."""
+def notes(binary, tell=None):
+    """The stapsdt notes of a Binary that have a place in the file. What is wrong with that is a SourceError, or told to
+    `tell`."""
     from rawbpf.elf import stapsdt
     from rawbpf.elf.image import ElfError
 
     try:
         return [n for n in stapsdt.notes(binary.image) if n.location_offset is not None]
     except (ElfError, SourceError) as error:
-        if quiet:
-            return []
-        raise SourceError(str(error)) from None
+        if tell is None:
+            raise SourceError(str(error)) from None
+        tell(str(error))
+        return []
+
+
+def _arguments(notes):
+    """What the places of a probe have as arguments: type, name and the operands of the note, a line for each type."""
+    found = {}
+    for note in notes:
+        for n, operand in enumerate(note.arguments):
+            text = "".join(c if c.isprintable() else "?" for c in operand.text)
+            found.setdefault((n, _type(operand).name), {})[text] = None
+    return ["%s arg%d /* %s */" % (kind, n, ", ".join(texts)) for (n, kind), texts in sorted(found.items())]
+
+
+def _type(operand):
+    from rawbpf.elf import types
+
+    if operand.floating:
+        return types.Float("double" if operand.size == 8 else "float", operand.size)
+    return types.Int("%sint%d_t" % ("" if operand.signed else "u", 8 * operand.size), operand.size, operand.signed)
 
 
 def _every_mapped():
@@ -144,6 +166,7 @@ class UsdtPoint(UprobePoint):
         super().__init__(source, binary, note.name, note.location, 0, pid, None, multi)
         self.note = note
         self.ref_ctr_offset = binary.base + note.semaphore_offset if note.semaphore_offset else 0
+        self.warning = _doubt(binary, note)
 
     at_entry = False
     at_return = False
@@ -169,15 +192,7 @@ class UsdtPoint(UprobePoint):
         return self.binary.base + self.note.location_offset
 
     def argument_type(self, n):
-        from rawbpf.elf import types
-
-        if n >= len(self.note.arguments):
-            return None
-        operand = self.note.arguments[n]
-        if operand.floating:
-            return types.Float("double" if operand.size == 8 else "float", operand.size)
-        return types.Int("%sint%d_t" % ("" if operand.signed else "u", 8 * operand.size),
-                         operand.size, operand.signed)
+        return _type(self.note.arguments[n]) if n < len(self.note.arguments) else None
 
     def argument(self, f, ctx, n):
         operands = self.note.arguments
@@ -201,6 +216,26 @@ class UsdtPoint(UprobePoint):
 
     def func_address(self, f, ctx):
         return self.pc(f, ctx)
+
+
+def _doubt(binary, note):
+    """What a person should know about a probe with a semaphore that the kernel cannot count up; ""."""
+    from rawbpf.elf.image import PF_W, PT_LOAD
+
+    if not note.semaphore:
+        return ""
+    within = [s for s in binary.image.segments if s.type == PT_LOAD and s.vaddr <= note.semaphore < s.vaddr + s.memsz]
+    end = "the kernel cannot count it up, and a program that asks it first does not fire the probe"
+    if not note.semaphore_offset:
+        where = "is not mapped from the file"
+    elif not any(s.flags & PF_W for s in within):
+        where = "is in memory that cannot be written"
+    elif not any(note.semaphore < s.vaddr + s.filesz for s in within):
+        where, end = "is cleared when the program starts", "the kernel counts it up in processes that run already only"
+    else:
+        return ""
+    return "the semaphore of usdt:%s:%s:%s at 0x%x %s: %s" % (
+        binary.shown, note.provider, note.name, note.semaphore, where, end)
 
 
 def read_operand(f, ctx, operand, point):

@@ -55,6 +55,28 @@ def test_listings_say_why(rawbpf, tmp_path):
 
 
 @pytest.mark.root
+@pytest.mark.slow
+def test_damaged_files_among_others(rawbpf, tmp_path):
+    """What several files are listed or traced for goes on, and names those that are damaged."""
+    (tmp_path / "broken").mkdir()
+    packed(tmp_path / "broken", b"neither xz nor anything else")
+    for name in ("broken/program", "broken/works"):
+        shutil.copy(compile_c(WORK, name="works") if name.endswith("works") else str(tmp_path / name), tmp_path)
+    with open(tmp_path / "works", "rb") as file:
+        (tmp_path / "cut").write_bytes(file.read()[:1000])
+    (tmp_path / "cut").chmod(0o755)
+    says = ("WARNING: .*/cut at .*", "WARNING: .*/program.*gnu_debugdata.*cannot be unpacked")
+    done = rawbpf("list", "uprobe:%s/[cpw]*:wor*" % tmp_path)
+    assert (done.returncode, done.stdout) == (0, "uprobe:%s/works:work\n" % tmp_path)
+    lines = sorted(done.stderr.splitlines())
+    assert len(lines) == 2 and all(map(re.match, says, lines)), lines
+    done = rawbpf("list", "usdt:%s/[cpw]*:*" % tmp_path)
+    assert done.stdout == "" and re.search(says[0], done.stderr) and "no event matches" in done.stderr
+    done = rawbpf("trace", "-e", "uprobe:%s/[cpw]*:wor* { } begin { exit(); }" % tmp_path)
+    assert done.returncode == 0 and len(re.findall("WARNING", done.stderr)) == 2, done.stderr
+
+
+@pytest.mark.root
 def test_unreadable(scratch):
     """As another user: a file that may be executed and not read, and what the kernel does not show."""
     program = os.path.join(scratch, "unread")

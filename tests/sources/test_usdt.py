@@ -285,3 +285,14 @@ def test_missing_probe_suggests():
     plain = compile_c("int main(void) { return 0; }", name="plain")
     with pytest.raises(SourceError, match="No file in question has USDT probes"):
         sources.expand("usdt:%s:x" % plain)
+
+
+def test_listed_arguments():
+    """Size, sign and operand of each, from all places of a probe; a text of control characters is harmless."""
+    program = build('SDT("demo", "all", "0", "8@%%rdi -4@$-9 8f@%%xmm0"); SDT("demo", "all", "0", "8@%%rsi -2@%%ax 8f@%%xmm0");'
+                    ' SDT("demo", "none", "0", ""); SDT("demo", "odd", "0", "1@\033[2Jx");')
+    found = {listed.text: listed.verbose()[1:] for listed in sources.list_events("usdt:%s:*" % program)}
+    assert found == {
+        "usdt:%s:demo:all" % program: ["    uint64_t arg0 /* 8@%rdi, 8@%rsi */", "    int16_t arg1 /* -2@%ax */",
+                                       "    int32_t arg1 /* -4@$-9 */", "    double arg2 /* 8f@%xmm0 */"],
+        "usdt:%s:demo:none" % program: [], "usdt:%s:demo:odd" % program: ["    uint8_t arg0 /* 1@?[2Jx */"]}

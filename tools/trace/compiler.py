@@ -188,8 +188,10 @@ class Compiler:
         from rawbpf import sources
         try:
             source = sources.find(attach_point.kind)
-            points = source.expand(source.parse(attach_point.parts[1:], self.target), self.target)
-            for text in dict.fromkeys(point.warning for point in points if point.warning):
+            told = []       # of damaged files among others
+            target = self.target._replace(tell=told.append)
+            points = source.expand(source.parse(attach_point.parts[1:], target), target)
+            for text in dict.fromkeys(told + [point.warning for point in points if point.warning]):
                 self.diagnostics.warning(attach_point.span, text, [])
             return points
         except sources.SourceError as error:

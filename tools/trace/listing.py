@@ -16,19 +16,23 @@ _PARTS = re.compile(r'(?:"(?:\\.|[^"\\])*"|[^,"]|"[^"]*\Z)+').findall     # at c
 def list_pattern(pattern, pid, verbose, json=False):
     """Print the events that match; returns the exit status."""
     from rawbpf.sources import SourceError, Target, list_events
-    from .command import Failure
-    target = Target(pid=pid)
+    from .command import Failure, complain
+    problems = {}
+    target = Target(pid=pid, tell=lambda text: problems.setdefault(text))
     try:
         for part in _PARTS(pattern) or [""]:
             if not _print(list_events(part.strip() or "*", target), verbose, json):
-                _nothing(part.strip(), target)
+                problems.pop(_nothing(part.strip(), target), None)
     except (SourceError, OSError) as error:
         raise Failure(_sentence(error))
+    finally:
+        for text in problems:
+            complain(text, "WARNING")
     return 0
 
 
 def _nothing(pattern, target):
-    """Say that a pattern matches no event, and why where the kernel has none of the kind."""
+    """Say that a pattern matches no event, and why (which it returns) where the kernel has none of the kind."""
     from rawbpf.sources import SourceError, find
     from .command import complain
     why = ""
@@ -36,10 +40,10 @@ def _nothing(pattern, target):
         source = find(pattern.partition(":")[0])
         source.require()
         why = source.nothing(pattern.partition(":")[2], target)
-        why = why and ": " + why
     except SourceError as error:
-        why = "" if error.reason.startswith("Invalid probe type") else ": " + error.reason
-    complain("no event matches %s%s" % (pattern, why), "WARNING")
+        why = "" if error.reason.startswith("Invalid probe type") else error.reason
+    complain("no event matches %s%s" % (pattern, why and ": " + why), "WARNING")
+    return why
 
 
 def list_program(path, pid, verbose, json=False):
