@@ -69,6 +69,7 @@ MESSAGES += [
     ("begin { @a[1] = 1; for ($i : 0..3) { print(@a); } }",
      ["WARNING: Due to it's asynchronous nature using 'print()' in a loop can lead to unexpected behavior. The map will "
       "likely be updated before the runtime can 'print' it."]),
+    ("begin { unroll (2) { @a++; print(@a); } }", []),
     ("begin { @a[1] = stats(2); print(@a, 1); }",
      ["WARNING: print()'s top and div arguments are ignored when used on stats() maps."]),
     ("begin { @x = hist(1); @x = hist(100, 2); }", ["ERROR: Different bits in a single hist unsupported"]),

@@ -193,7 +193,7 @@ class _Print(Builtin):
             if len(rest) > 2:
                 r.error(call, "print() takes up to 3 arguments (%d provided)" % len(call.arguments))
             kind = r.map_variable(first).value
-            if r.loops:
+            if r.loops > r.unrolling:        # what is unrolled is no loop
                 r.warn(call, "Due to it's asynchronous nature using 'print()' in a loop can lead to unexpected behavior. The "
                        "map will likely be updated before the runtime can 'print' it.")
             if rest and isinstance(kind, types.Statistics):
