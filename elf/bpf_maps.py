@@ -129,7 +129,7 @@ class _Reader:
                 self.size(fields, member.name + "_size", btf_raw.size(self.btf, pointed))
             elif member.name == "values":
                 self.values(fields, member, inner)
-            else:
+            elif not self.file.relaxed_maps:
                 raise self.error("member %s is not known" % member.name)
         if not fields["type"]:
             raise self.error("says no type")

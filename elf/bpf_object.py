@@ -87,10 +87,10 @@ def is_data(name):
 class BpfObjectFile:
     """`functions` (list of Function), `data` (section name -> DataSection), `externs` (name -> Extern),
     `arena` (DataSection or None), `maps` (name -> bpf_maps.MapDefinition), `license`, `btf` and `btf_ext` (None without), `symbols`.
-    ElfError for whatever does not fit together."""
+    ElfError for whatever does not fit together. relaxed_maps: members of map definitions that are not known are passed over."""
 
-    def __init__(self, image):
-        self.image, self.path = image, image.path
+    def __init__(self, image, relaxed_maps=False):
+        self.image, self.path, self.relaxed_maps = image, image.path, relaxed_maps
         if image.machine not in ("bpf", "machine 0") or image.type != "REL" or image.bits != 64:
             raise ElfError(self.path, 16, "not a BPF object: machine %s, type %s, %d bits" % (
                 image.machine, image.type, image.bits))
@@ -110,19 +110,19 @@ class BpfObjectFile:
         self.maps = read_maps(self)
 
     @classmethod
-    def open(cls, path):
+    def open(cls, path, relaxed_maps=False):
         if not os.path.isfile(path):
-            return cls.parse(read_input(path), os.fspath(path))
+            return cls.parse(read_input(path), os.fspath(path), relaxed_maps)
         image = Image.open(path)
         if image.type != "REL" or image.size > 2 * DATA_LIMIT:
             return cls(image)           # says what is wrong with it
         # read, not mapped: the file may be written anew or cut while the object is in use
         with open(path, "rb") as file:
-            return cls.parse(file.read(), image.path)
+            return cls.parse(file.read(), image.path, relaxed_maps)
 
     @classmethod
-    def parse(cls, data, path="<memory>"):
-        return cls(Image(bytes(data), path))
+    def parse(cls, data, path="<memory>", relaxed_maps=False):
+        return cls(Image(bytes(data), path), relaxed_maps)
 
     def error(self, reason, offset=None):
         return ElfError(self.path, offset, reason)

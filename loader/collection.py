@@ -337,17 +337,17 @@ class Object:
         self.btf_error = None
 
     @classmethod
-    def open(cls, path, **options):
+    def open(cls, path, relaxed_maps=False, **options):
         """Reads an object file. Options: name (the file's, for names of data maps); pin_root: where maps that
         ask for it are pinned; btf_path: the BTF to relocate against in place of the kernel's; kconfig:
         {"CONFIG_X": "y"} in place of the kernel's configuration (obj.kconfig[...] = value sets one variable); token: a kobject.Token that delegates the permission
-        to load (6.9+)."""
-        return cls(BpfObjectFile.open(path), **options)
+        to load (6.9+); relaxed_maps: members of map definitions that are not known are passed over."""
+        return cls(BpfObjectFile.open(path, relaxed_maps), **options)
 
     @classmethod
-    def parse(cls, data, path="<memory>", **options):
+    def parse(cls, data, path="<memory>", relaxed_maps=False, **options):
         """The same from bytes."""
-        return cls(BpfObjectFile.parse(data, path), **options)
+        return cls(BpfObjectFile.parse(data, path, relaxed_maps), **options)
 
     def _core(self):
         object_ = self

@@ -37,7 +37,7 @@ def value_codec(type, of):
 class ObjectMap:
     """One map. Until it is created, its shape may be changed: max_entries, value_size, key_size, flags,
     numa_node, map_extra, type, pin_path; `autocreate`: False for one that load() leaves out; `exclusive_program`:
-    the name of the only program that may use it (6.18+). `map` is then the loader's Map, which has the raw operations.
+    the name of the only program that may use it (6.18+); `ifindex`: the interface that runs its programs itself (offload). `map` is then the loader's Map, which has the raw operations.
 
     With BTF it is a mapping of Python values: m[key], m[key] = value, del, in, items(). A ring or perf
     buffer is iterated (`for`, `async for`) for its records without end (those not asked for stay), decoded by `record_type` (the name of a type of the
@@ -53,7 +53,7 @@ class ObjectMap:
         if self.type in _RECORDS:       # __type(value, ...) says what the records are; the kernel wants this
             self.key_size, self.value_size = _RECORDS[self.type]
         self.max_entries, self.flags = definition.max_entries, definition.flags
-        self.numa_node, self.map_extra = definition.numa_node, definition.map_extra
+        self.numa_node, self.map_extra, self.ifindex = definition.numa_node, definition.map_extra, 0
         self.pin_path = None
         if definition.pinning == PIN_BY_NAME:
             self.pin_path = os.path.join(owner.pin_root, definition.name)
@@ -134,7 +134,7 @@ class ObjectMap:
     def _make(self, btf):
         definition = self.definition
         options = dict(name=self.kernel_name(), flags=self.flags, numa_node=self.numa_node, map_extra=self.map_extra,
-                       token=self._owner.token)
+                       ifindex=self.ifindex, token=self._owner.token)
         if self.exclusive_program is not None:
             options["exclusive"] = self._owner.digest(self.exclusive_program)
         entries = self.max_entries

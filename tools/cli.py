@@ -35,11 +35,34 @@ COMMANDS = {
     "snapshot": ("inspect.snapshot", "write all that the inspectors read to a file, for --snapshot FILE"),
     "diff": ("inspect.diff", "what changed between two snapshots, or since one"),
     "top": ("inspect.top", "programs by CPU time and runs a second, live"),
+    "token": ("inspect.token", "what the BPF file systems that are mounted delegate (as bpftool token)"),
     "version": ("inspect.version", "the version (as bpftool version)"),
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
 
-_MOVABLE = ("-j", "--json", "-p", "--pretty", "-jp", "-pj", "-f", "--bpffs", "-n", "--nomount")
+# bpftool's options, which it has before the object: `-j prog show`
+_FLAGS, _LONG_FLAGS = "jpfmndVlLS", ("--json", "--pretty", "--bpffs", "--mapcompat", "--nomount", "--debug", "--version")
+_WITH_VALUE = ("-B", "--base-btf")
+
+
+def _options_last(argv):
+    """With the options that stand before a command behind it: bpftool's, and of our own commands -j and -p."""
+    at = 0
+    while at < len(argv):
+        word = argv[at]
+        if word in _WITH_VALUE:
+            at += 2
+        elif word in _LONG_FLAGS or word.startswith(("--base-btf=", "-B")) or len(word) > 1 and word[0] == "-" and not word[1:].strip(_FLAGS):
+            at += 1
+        else:
+            break
+    name = argv[at] if at < len(argv) else ""
+    ours = name in COMMANDS and not COMMANDS[name][0].startswith("inspect.")
+    if at and name in COMMANDS and not (ours and set("".join(argv[:at])) - set("-jp")):
+        return argv[at:] + argv[:at]
+    if at and not name and any(word in ("-V", "--version") or word[:2] != "--" and "V" in word for word in argv):
+        return ["version", *(word for word in argv if word not in ("-V", "--version"))]
+    return argv
 
 
 def usage():
@@ -73,8 +96,8 @@ def _run(argv):
     if not argv:
         sys.stderr.write(usage())
         return 1
-    first = next((at for at, word in enumerate(argv) if word not in _MOVABLE), 0)
-    argv = argv[first:] + argv[:first]      # bpftool has its options before the object: `-j prog show`
+    if argv[0][:1] == "-" and argv != ["--version"]:
+        argv = _options_last(argv)
     name = argv[0]
     if name in ("--version", "-V"):
         print("rawbpf " + VERSION)

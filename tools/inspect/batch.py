@@ -12,7 +12,7 @@ from .words import fail, is_prefix
 USAGE = """usage: rawbpf batch file FILE      (- is the standard input)
 """
 # In bpftool's order: the first that begins with the word is meant.
-OBJECTS = ("prog", "map", "link", "cgroup", "perf", "net", "feature", "btf", "gen", "struct_ops", "iter", "version")
+OBJECTS = ("prog", "map", "link", "cgroup", "perf", "net", "feature", "btf", "gen", "struct_ops", "iter", "token", "version")
 
 
 def commands(lines):

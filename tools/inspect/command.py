@@ -13,10 +13,19 @@ OPTIONS = (
     Option("pretty", "p", "pretty", "", "JSON that people can read"),
     Option("bpffs", "f", "bpffs", "", "show where objects are pinned"),
     Option("nomount", "n", "nomount", "", "mount nothing (rawbpf never does)"),
+    Option("mapcompat", "m", "mapcompat", "", "load objects whose maps are described by members that are not known"),
     Option("debug", "d", "debug", "", "show the verifier's log of programs that are loaded"),
     Option("base_btf", "B", "base-btf", "FILE", "the BTF that a module's BTF continues"),
     Option("snapshot", "", "snapshot", "FILE", "look at what `rawbpf snapshot` wrote instead of this kernel"),
+    Option("version", "V", "version", "", "the version"),
     Option("help", "h", "help", "", "this text"),
+)
+# What bpftool has, or had, and why it is not here.
+_REFUSED = (
+    (Option("legacy", "l", "legacy", "", ""), "bpftool has it no longer: old definitions of maps are read without it"),
+    (Option("use_loader", "L", "use-loader", "", ""), "programs are loaded by this process, not by a program"),
+    (Option("sign", "S", "sign", "", ""), "programs are not signed"), (Option("key", "k", "", "FILE", ""), "programs are not signed"),
+    (Option("certificate", "i", "", "FILE", ""), "programs are not signed"),
 )
 
 
@@ -44,7 +53,8 @@ class Session:
         if not single:
             self.json.open("[")
         for record in records:
-            self.json.plain(record)
+            write = self.json.value if "metadata" in record else self.json.plain     # whose values are of any form
+            write(record)
         if not single:
             self.json.close("]")
 
@@ -65,8 +75,14 @@ def run_object(name, verbs, usage, argv):
     try:
         as_json = any(word in ("-j", "-p", "--json", "--pretty") for word in argv)
         session = Session({"json": as_json})
-        parsed = parse(OPTIONS, argv)
+        parsed = parse(OPTIONS + tuple(option for option, _ in _REFUSED), argv)
         session = Session(parsed.values)
+        for option, why in _REFUSED:
+            if option.dest in parsed.values:
+                raise Failure("not supported: -%s, because %s" % (option.short, why), STATUS)
+        if parsed.get("version"):
+            from .version import VERBS
+            name, verbs, parsed.operands, parsed.rest = "version", VERBS, [], []
         words = parsed.operands + parsed.rest
         if parsed.get("help") or words[:1] and is_prefix(words[0], "help"):
             sys.stdout.write(usage + "\noptions:\n" + describe(OPTIONS))

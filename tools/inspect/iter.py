@@ -18,6 +18,7 @@ def pin(session, words):
     import struct
     from rawbpf.loader import Object
     from rawbpf.loader.link import attach_iter
+    from .load import load_object
     path, place = words.next("object file"), words.next("path")
     walked = None
     if words:
@@ -26,7 +27,7 @@ def pin(session, words):
         words.end()
     try:
         with Object.open(path) as loaded:
-            loaded.load()
+            load_object(session, loaded)
             found = [program.program for program in loaded.programs.values()
                      if program.program is not None and program.expected_attach_type == "trace_iter"]
             if len(found) != 1:

@@ -4,20 +4,28 @@ import os
 import sys
 
 from rawbpf.loader.errors import KernelError, ObjectError, VerifierError
+from rawbpf.loader.uapi import F_XDP_DEV_BOUND_ONLY
 
-from .objects import one
+from .objects import index_of, one
 from .words import fail
+
 
 
 def load(session, words, every):
     """every: all programs below a directory, else the first one as a file."""
     path, place = words.next("object file"), words.next("path")
     kind, replaced, pinmaps, autoattach = None, [], None, False
-    btf = None
+    btf = bound = None
     while words:
-        name = words.need("type", "map", "pinmaps", "autoattach", "kernel_btf")
+        name = words.need("type", "map", "dev", "offload_dev", "xdpmeta_dev", "pinmaps", "autoattach", "kernel_btf")
         if name == "type":
+            if kind is not None:
+                fail("program type already specified")
             kind = words.next("type")
+        elif name.endswith("dev"):
+            if bound is not None:
+                fail("an interface is already specified")
+            bound = name, index_of(words.next("name of an interface"))
         elif name == "map":
             how = words.need("idx", "name")
             key = words.number("idx") if how == "idx" else words.next("map name")
@@ -31,9 +39,11 @@ def load(session, words, every):
     from rawbpf.loader import Object
     options = {"btf_path": btf} if btf else {}
     try:
-        with Object.open(path, **options) as loaded:
+        with Object.open(path, relaxed_maps=bool(session.options.get("mapcompat")), **options) as loaded:
             _prepare(loaded, kind, replaced, every)
-            loaded.load(None if every else next(iter(loaded.select())), log_level=1 if session.options.get("debug") else 0)
+            if bound is not None:
+                _bind(loaded, *bound)
+            load_object(session, loaded, None if every else next(iter(loaded.select())))
             _pin(loaded, place, pinmaps, autoattach, every)
     except VerifierError as error:
         sys.stderr.write(error.log)
@@ -44,6 +54,27 @@ def load(session, words, every):
         for _, item in replaced:
             item.close()
     session.done()
+
+
+def load_object(session, loaded, only=None):
+    """Object.load(); with -d the verifier's log of each program follows on the error stream."""
+    debug = session.options.get("debug")
+    loaded.load(only, log_level=7 if debug else 0)      # each instruction, and statistics
+    for program in loaded.programs.values() if debug else ():
+        if program.log:
+            sys.stderr.write("-- program %s:\n%s" % (program.name, program.log))
+
+
+def _bind(loaded, how, ifindex):
+    """To an interface that runs them itself, or (xdpmeta_dev) that tells XDP programs of its packets (6.3+)."""
+    meta = how == "xdpmeta_dev"
+    for program in loaded.programs.values():
+        if not meta or program.type == "xdp":
+            program.ifindex = ifindex
+            program.flags |= F_XDP_DEV_BOUND_ONLY if meta else 0
+    for item in loaded.maps.values() if not meta else ():
+        if item.type != "perf_event_array":
+            item.ifindex = ifindex
 
 
 def _prepare(loaded, kind, replaced, every):

@@ -6,7 +6,7 @@ from rawbpf.loader.errors import KernelError
 
 from .command import run_object
 from .link import netfilter_text
-from .objects import by_id, each, full_name, one, recorded
+from .objects import by_id, each, full_name, index_of, one, recorded
 from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf net { show | list } [dev NAME]
@@ -23,13 +23,8 @@ _PLACES = {"tcx_ingress": "tcx/ingress", "tcx_egress": "tcx/egress", "netkit_pri
 
 
 def _device(words):
-    import socket
     words.need("dev")
-    name = words.next("name of an interface")
-    try:
-        return socket.if_nametoindex(name)
-    except OSError:
-        return fail("invalid devname %s" % name)
+    return index_of(words.next("name of an interface"))
 
 
 def records(only=None):

@@ -64,6 +64,15 @@ def interface(ifindex):
         return None
 
 
+def index_of(name):
+    """The index of an interface."""
+    import socket
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return fail("invalid devname %s" % name)
+
+
 def classes():
     from rawbpf.loader import BtfObject, Link, Map, Program
     return {"prog": Program, "map": Map, "link": Link, "btf": BtfObject}

@@ -1,8 +1,12 @@
 """`rawbpf prog`: the programs that are loaded."""
 
+import errno
 import os
 import sys
 import time
+
+from rawbpf.loader.errors import KernelError
+from rawbpf.loader.uapi import PROG_TYPES, name_of
 
 from .command import run_object
 from .objects import around_text, details, full_name, interface, one, pin_verb, select, show_verb
@@ -12,7 +16,8 @@ USAGE = """usage: rawbpf prog { show | list } [PROG]
        rawbpf prog dump xlated PROG [{ file FILE | [opcodes] [linum] [visual] }]
        rawbpf prog dump jited PROG [{ file FILE | [opcodes] [linum] }]
        rawbpf prog pin PROG FILE
-       rawbpf prog { load | loadall } OBJ PATH [type TYPE] [map { idx IDX | name NAME } MAP] [pinmaps DIR]
+       rawbpf prog { load | loadall } OBJ PATH [type TYPE] [{ offload_dev | xdpmeta_dev } NAME]
+                            [map { idx IDX | name NAME } MAP] [pinmaps DIR] [autoattach] [kernel_btf FILE]
        rawbpf prog { attach | detach } PROG ATTACH_TYPE [MAP]
        rawbpf prog run PROG data_in FILE [data_out FILE [data_size_out L]]
                             [ctx_in FILE [ctx_out FILE [ctx_size_out M]]] [repeat N]
@@ -27,7 +32,12 @@ PROG := { id ID | tag TAG | name NAME | pinned FILE };  MAP := { id ID | name NA
 
 def record(program, around=None):
     """What `show` says of a program, as -j has it."""
-    info = program.info()
+    try:
+        info = program.info()
+    except KernelError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        return _orphan(program, around)
     fields = {"id": info.id, "type": _type(info.type)}
     name = full_name(info)
     if name:
@@ -56,6 +66,24 @@ def record(program, around=None):
         fields["btf_id"] = info.btf_id
     if around is not None:
         fields.update(around.fields(info.id))
+    if info.map_ids:
+        from .metadata import Metadata, variables
+        found = variables(info.map_ids)
+        if found:
+            fields["metadata"] = Metadata(found)
+    return fields
+
+
+def _orphan(program, around):
+    """Of a program whose interface, which ran it, has gone the kernel tells nothing but what its descriptor says."""
+    said = details(program)
+    number = int(said.get("prog_id", 0))
+    fields = {"id": number, "type": _type(name_of(PROG_TYPES, int(said.get("prog_type", 0)))), "tag": said.get("prog_tag", "0" * 16),
+              "gpl_compatible": False, "orphaned": True, "bytes_xlated": 0, "jited": False}
+    if said.get("memlock", "").isdigit():
+        fields["bytes_memlock"] = int(said["memlock"])
+    if around is not None:
+        fields.update(around.fields(number))
     return fields
 
 
@@ -94,13 +122,15 @@ def text(fields):
     head += "  jited %dB" % fields["bytes_jited"] if fields["jited"] else "  not jited"
     if "bytes_memlock" in fields:
         head += "  memlock %dB" % fields["bytes_memlock"]
+    head += "  orphaned" if fields["orphaned"] else ""
     if "map_ids" in fields:
         head += "  map_ids " + ",".join(map(str, fields["map_ids"]))
     pinned = {"pinned": fields.get("pinned", ())}
     head += around_text(pinned)
     if "btf_id" in fields:
         head += "\n\tbtf_id %d" % fields["btf_id"]
-    return head + around_text({"pids": fields.get("pids")}) + "\n"
+    head += around_text({"pids": fields.get("pids")}) + "\n"
+    return head + fields["metadata"].text() if "metadata" in fields else head
 
 
 def type_text(kind):
@@ -181,17 +211,16 @@ def run_program(session, words):
         work(session, words, program)
 
 
-# to what a program is attached without a link, with the words that bpftool took before
-_ATTACH = {"sk_msg_verdict": "sk_msg_verdict", "sk_skb_verdict": "sk_skb_verdict", "flow_dissector": "flow_dissector",
-           "sk_skb_stream_verdict": "sk_skb_stream_verdict", "sk_skb_stream_parser": "sk_skb_stream_parser",
-           "stream_parser": "sk_skb_stream_parser", "stream_verdict": "sk_skb_stream_verdict",
-           "skb_verdict": "sk_skb_verdict", "msg_verdict": "sk_msg_verdict"}
+# To what a program is attached without a link, in the order in which bpftool asks for them, each with the word that it
+# took before, which may be cut short.
+_ATTACH = {"sk_skb_stream_parser": "stream_parser", "sk_skb_stream_verdict": "stream_verdict", "sk_msg_verdict": "msg_verdict",
+           "flow_dissector": "flow_dissector", "sk_skb_verdict": "skb_verdict"}
 
 
 def _place(session, words, work):
     with one("prog", words) as program:
         word = words.next("attach type")
-        kind = next((_ATTACH[known] for known in _ATTACH if is_prefix(word, known)), None)
+        kind = next((known for known, old in _ATTACH.items() if word == known or is_prefix(word, old)), None)
         if kind is None:
             fail("invalid attach/detach type: %s" % word)
         if kind == "flow_dissector":

@@ -83,6 +83,7 @@ class _Writer:
         return {kind: len(found) for kind, found in said["objects"].items()}
 
     def _objects(self, kind):
+        from .metadata import is_table
         from .objects import details, each
         found = []
         try:
@@ -96,7 +97,7 @@ class _Writer:
                     record.update(self._program(item, info["id"]))
                 elif kind == "map":
                     record.update(key_size=item.key_size, value_size=item.value_size)
-                    if self.with_maps:
+                    if self.with_maps or is_table(item.info()):     # what programs say of themselves is always there
                         self._elements(item, info["id"])
                 elif kind == "btf" and not (info.get("kernel_btf") and info["name"] == "vmlinux"):
                     self._blob("btf/%d" % info["id"], item.data)

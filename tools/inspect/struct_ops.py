@@ -102,13 +102,14 @@ def _program(prototype, number):
 
 def register(session, words):
     from rawbpf.loader import Object
+    from .load import load_object
     path = words.next("object file")
     folder = words.next("directory") if words else None
     words.end()
     said = []
     try:
         with Object.open(path) as loaded:
-            loaded.load(log_level=1 if session.options.get("debug") else 0)
+            load_object(session, loaded)
             made = [each_ for each_ in loaded.struct_ops if each_.map is not None]
             if not made:
                 fail("no struct_ops found in %s" % path)

@@ -19,8 +19,6 @@ def run(session, words, program):
             sizes[name] = words.number(name)
         else:
             files[name] = words.next("file name")
-    if not files.get("data_in") and not files.get("ctx_in"):
-        fail("one of data_in or ctx_in must be specified")
     if files.get("data_in") == files.get("ctx_in") == "-":
         fail("data_in and ctx_in cannot both be read from standard input")
     data, ctx = (read_bytes(files[name]) if name in files else None for name in ("data_in", "ctx_in"))

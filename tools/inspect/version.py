@@ -14,5 +14,8 @@ def show(session, words):
     session.show([{"version": VERSION, "features": features}], lambda fields: "rawbpf %s\n" % fields["version"], True)
 
 
+VERBS = {"show": show}
+
+
 def run(argv):
-    return run_object("version", {"show": show}, USAGE, ["show", *argv])
+    return run_object("version", VERBS, USAGE, ["show", *argv])
