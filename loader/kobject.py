@@ -6,6 +6,7 @@ a program attached after its owner has gone. What a child needs it opens itself,
 """
 
 import errno
+import mmap
 import os
 import sys
 import weakref
@@ -33,6 +34,23 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def own(owner):
     """Has owner._forget() called in forked children, to let go of descriptors and mappings."""
     _owned.add(owner)
+
+
+class _Memory(mmap.mmap):
+    """Memory of a kernel object, which holds its descriptor as well."""
+
+    def _forget(self):
+        try:
+            self.close()
+        except BufferError:
+            return      # somebody has a view of it, which a child then shares
+
+
+def mapped(fd, size, writable=True):
+    """The shared memory of a map as an mmap object; a forked child loses it, too. OSError as mmap(2) says."""
+    found = _Memory(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    own(found)
+    return found
 
 
 class KernelObject:

@@ -10,7 +10,7 @@ import struct
 from . import kernel, syscalls
 from .errors import refused
 from .introduced import since
-from .kobject import fd_of
+from .kobject import fd_of, mapped
 from .layout import packed
 from .maps import STORAGE, Map
 from .syscalls import address
@@ -237,8 +237,7 @@ def lpm_key(prefix, data=None):
 
 def _mmap(map, size, writable):
     try:
-        return mmap.mmap(map.fileno(), size, mmap.MAP_SHARED,
-                         mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        return mapped(map.fileno(), size, writable)
     except OSError as error:
         raise refused("mapping of %s map %s" % (map.type, map.name), error, "bpf", False,
                       "" if map.flags & F_MMAPABLE else "the map was made without F_MMAPABLE",

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from . import introduced, kernel, syscalls
 from .errors import KernelError, explain, refused
 from .introduced import since
-from .kobject import BpfObject, fd_of
+from .kobject import BpfObject, fd_of, mapped
 from .program import object_name
 from .syscalls import ATTR, address, bpf_raw
 from .uapi import (ANY, EXIST, F_NO_PREALLOC, F_NUMA_NODE, F_RDONLY, F_TOKEN_FD, F_VTYPE_BTF_OBJ_FD, F_WRONLY, MAP_TYPES, NOEXIST,
@@ -117,11 +117,9 @@ class Map(BpfObject):
         """The values of an array made with F_MMAPABLE (5.5+) as an mmap object, writable; each value takes
         value_size rounded up to 8. Reading it is no system call: while a task is in one that touches a map,
         the kernel passes over tracing programs on its CPU."""
-        import mmap
         size = (self.value_size + 7 & -8) * self.max_entries
         try:
-            return mmap.mmap(self.fileno(), size + mmap.PAGESIZE - 1 & -mmap.PAGESIZE, mmap.MAP_SHARED,
-                             mmap.PROT_READ | mmap.PROT_WRITE)
+            return mapped(self.fileno(), size + syscalls.PAGE_SIZE - 1 & -syscalls.PAGE_SIZE)
         except OSError as error:
             raise self._refused("mapping", error) from None
 

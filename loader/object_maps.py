@@ -417,7 +417,7 @@ class DataMap(ObjectMap):
 
     def memory(self):
         """The data as an mmap object (5.5+)."""
-        if self._memory is None:
+        if self._memory is None or self._memory.closed:         # as in a forked child
             self._memory = self._loaded().mmap(writable=not self.read_only)
         return self._memory
 

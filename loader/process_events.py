@@ -10,6 +10,7 @@ import select
 import struct
 
 from . import kernel, syscalls
+from .kobject import own
 from .perf import SOFTWARE, TYPE_SOFTWARE, Attr, PerfEvent
 from .reader import load_barrier
 
@@ -51,6 +52,7 @@ class ProcessEvents:
             self.close()
             raise
         self._poll = select.epoll()
+        own(self)
         for event, _ in self._buffers:
             self._poll.register(event.fd, select.EPOLLIN)
 
@@ -95,6 +97,8 @@ class ProcessEvents:
             event.close()
         if buffers and hasattr(self, "_poll"):
             self._poll.close()
+
+    _forget = close         # in a forked child: the mappings hold the events, too
 
     def __enter__(self):
         return self

@@ -9,8 +9,9 @@ from itertools import islice
 
 import pytest
 
-from rawbpf.loader import KernelError, Map
+from rawbpf.loader import KernelError, Map, features
 from rawbpf.loader.kernel import possible_cpus, release
+from rawbpf.loader.mapkinds import lpm_key
 from rawbpf.loader.uapi import EXIST, F_NO_PREALLOC, NOEXIST
 
 pytestmark = pytest.mark.kernel
@@ -218,6 +219,65 @@ def test_iteration_while_another_deletes(batches):
         churn.wait()
         churn.stdout.close()
     assert walks
+
+
+_DELETER = """
+import os, random, sys, time
+from rawbpf.loader import KernelError, Map
+map = Map.from_fd(os.dup(0))
+keys = [bytes.fromhex(text) for text in sys.argv[2].split(",")]
+value = {"bytes": bytes(map.value_size), "map": Map.create("array", 4, 8, 1), "interface": 1}[sys.argv[3]]
+print("ready", flush=True)
+end, number, rng = time.monotonic() + float(sys.argv[1]), 0, random.Random(1)
+while time.monotonic() < end:
+    for key in rng.sample(keys, len(keys)):
+        map.delete(key)
+    for key in rng.sample(keys, len(keys)):
+        try:
+            map.update(key, value)
+        except KernelError as error:        # no memory at this moment: elements are freed after a grace period
+            assert error.errno in (7, 12, 16), error
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [
+    ("hash", 4, 8, 512, 0, False), ("hash", 4, 8, 512, 1, True), ("percpu_hash", 4, 8, 512, 0, True),
+    ("lru_hash", 4, 8, 4096, 0, True), ("lru_percpu_hash", 4, 8, 4096, 0, False), ("lpm_trie", 8, 8, 512, 1, True),
+    ("devmap_hash", 4, 4, 512, 0, False), ("hash_of_maps", 4, 4, 512, 0, True), ("rhash", 4, 8, 512, 1, True)],
+    ids=lambda shape: shape[0])
+def test_walks_while_another_process_deletes(shape):
+    """All there is of one map comes and goes; every way to walk over it ends, raises nothing and shows only what there
+    ever was, no key twice."""
+    type, key_size, value_size, entries, flags, batches = shape
+    if not features.has_map(type):
+        return
+    inner = Map.create("array", 4, 8, 1)
+    map = Map.create(type, key_size, value_size, entries, flags=flags, **({"inner_map": inner} if "of_maps" in type else {}))
+    map._batches = batches
+    keys = [lpm_key(32, key(number)) if type == "lpm_trie" else key(number) for number in range(20 if "of_maps" in type else 300)]
+    given = {"devmap_hash": 1, "hash_of_maps": inner}.get(type, bytes(value_size))
+    for name in keys:
+        map.update(name, given)
+    value = {"devmap_hash": "interface", "hash_of_maps": "map"}.get(type, "bytes")
+    process = subprocess.Popen([sys.executable, "-c", _DELETER, "0.4", ",".join(name.hex() for name in keys), value],
+                               stdin=map.fd, stdout=subprocess.PIPE, cwd="/")
+    known, walks = set(keys), 0
+    ways = [lambda: [name for name, _ in map.items()], lambda: list(map), lambda: list(map.keys()),
+            lambda: [None for _ in map.values()], lambda: [name for name, _ in map.drain()] and [], lambda: map.clear() or [],
+            lambda: [len(map)] and []]
+    try:
+        process.stdout.readline()
+        while process.poll() is None or walks < len(ways):
+            seen = list(islice(ways[walks % len(ways)](), 1_000_000))
+            assert len(seen) <= 20 * len(keys)
+            named = [name for name in seen if name is not None]
+            assert len(named) == len(set(named)) and known.issuperset(named)
+            walks += 1
+    finally:
+        process.stdout.close()
+        assert process.wait(20) == 0
+    assert walks >= len(ways)
 
 
 @pytest.mark.root

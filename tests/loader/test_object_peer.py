@@ -17,6 +17,7 @@ from rawbpf.elf.btf import Btf
 from rawbpf.elf.btf_ext import CORE_KINDS
 from rawbpf.loader import KernelError, Map, Object, ObjectError, VerifierError, kernel
 from rawbpf.loader.detached import mount
+from rawbpf.loader.kernel import possible_cpus
 from tests.bpfcc import compile_bpf, compile_bpf_text
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel]
@@ -190,6 +191,26 @@ def test_externs(loaded):
     with open("/proc/kallsyms") as file:
         addresses = {int(line.split()[0], 16) for line in file if line.split()[2] == "vfs_read"}
     assert loaded.bss["address"] in addresses
+
+
+@pytest.mark.slow
+@pytest.mark.kernel(since="5.10")
+def test_variables_of_the_kernel_by_type():
+    """bpf_per_cpu_ptr() of a typed symbol: a CPU's run queue says which CPU it is of; there is none of a CPU that cannot
+    be. A kernel that names no data (without CONFIG_KALLSYMS_ALL) knows no such place."""
+    with open("/proc/kallsyms") as file:
+        known = " runqueues\n" in file.read()
+    last = max(possible_cpus())
+    for cpu, answer in ((last, 100 + last), (last + 4096, 0xffffffff)):
+        with Object.open(compile_bpf("typed_symbols.c")) as obj:
+            obj.rodata["wanted"] = cpu
+            if not known:
+                with pytest.raises(VerifierError, match="failed to find the address for kernel symbol 'runqueues'"):
+                    obj.load()
+                break
+            obj.load()
+            assert obj.programs["typed"].program.test_run(ctx=bytes(16)).retval == answer
+            assert obj.programs["absent"].program.test_run(ctx=bytes(16)).retval == 2
 
 
 def test_records_are_decoded_by_btf(loaded):
