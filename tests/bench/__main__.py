@@ -21,8 +21,9 @@ from tests import peers
 from tests.bench import process, tracing
 from tests.bench.process import OURS, THEIRS, ToolError
 
-# The scripts whose cost per event is compared: name, what the traced process does, script.
+# The scripts that are compared: name, what the traced process does, script.
 ENTER, EXIT = "tracepoint:syscalls:sys_enter_getppid", "tracepoint:syscalls:sys_exit_getppid"
+RMDIR = "tracepoint:syscalls:sys_enter_rmdir"
 SCRIPTS = (
     ("false pid", "p", f"{ENTER} /pid == 1/ {{ @ = count(); }}"),
     ("false comm", "p", f"{ENTER} /comm == \"nobody\"/ {{ @ = count(); }}"),
@@ -33,8 +34,15 @@ SCRIPTS = (
                                  f"{EXIT} /@s[tid]/ {{ @ = nsecs - @s[tid]; delete(@s[tid]); }}"),
     ("hist", "p", f"{EXIT} /pid == PID/ {{ @ = hist(args.ret); }}"),
     ("printf ints", "p", f"{ENTER} /pid == PID/ {{ printf(\"event %d %d\\n\", pid, cpu); }}"),
-    ("printf string", "r", "tracepoint:syscalls:sys_enter_rmdir /pid == PID/ "
-                           "{ printf(\"event %s\\n\", str(args.pathname)); }"),
+    ("lhist", "p", f"{EXIT} /pid == PID/ {{ @ = lhist(args.ret, 0, 1000000, 50000); }}"),
+    ("avg, min, max", "p", f"{EXIT} /pid == PID/ {{ @a = avg(args.ret); @b = min(args.ret); @c = max(args.ret); }}"),
+    ("stats by comm", "p", f"{EXIT} /pid == PID/ {{ @[comm] = stats(args.ret); }}"),
+    ("tuple", "p", f"{ENTER} /pid == PID/ {{ @ = (pid, nsecs, comm); }}"),
+    ("numbers as key", "p", f"{ENTER} /pid == PID/ {{ @[uid, cpu, cgroup] = count(); }}"),
+    ("loop", "p", f"{ENTER} /pid == PID/ {{ for ($i : 0..10) {{ @ += $i; }} }}"),
+    ("printf string", "r", f"{RMDIR} /pid == PID/ {{ printf(\"event %s\\n\", str(args.pathname)); }}"),
+    ("string compared", "r", f"{RMDIR} /pid == PID/ {{ if (str(args.pathname) == \"/nonexistent/other\") {{ @ = count(); }} }}"),
+    ("string searched", "r", f"{RMDIR} /pid == PID/ {{ if (strcontains(str(args.pathname, 64), \"some\")) {{ @ = count(); }} }}"),
     ("kstack key", "p", f"{ENTER} /pid == PID/ {{ @[kstack] = count(); }}"),
     ("ustack key", "p", f"{ENTER} /pid == PID/ {{ @[ustack] = count(); }}"),
     ("uprobe, uretprobe hist", "f", "uprobe:LOAD:traced_function { @s[tid] = nsecs; } uretprobe:LOAD:traced_function "
@@ -112,11 +120,13 @@ def start(repeat):
 
 
 def event(repeat):
-    """BPF run time and translated instructions of each script, per event."""
+    """BPF run time and translated instructions of each script, per event; time and memory until it is attached."""
     for name, mode, script in SCRIPTS:
         found = in_turns(lambda tool: tracing.cost(tool, mode, script), repeat)
         yield from rows("event " + name, ((", BPF time", "ns", 1, lambda cost: cost.nanoseconds),
-                                          (", instructions", "", 1, lambda cost: cost.instructions)), *found)
+                                          (", instructions", "", 1, lambda cost: cost.instructions),
+                                          (", attached", "ms", 1 / 3, lambda cost: cost.attached * 1e3),
+                                          (", memory", "MiB", 1 / 4, lambda cost: cost.memory / 1024)), *found)
 
 
 def lossless(tool):

@@ -23,10 +23,12 @@ PATIENCE = 30  # seconds until a tool must have attached, or ended
 
 
 class Cost(NamedTuple):
-    """What a script costs per event."""
+    """What a script costs: per event, and until it has attached."""
 
     nanoseconds: float
     instructions: int  # translated, of all its programs
+    attached: float    # seconds
+    memory: int        # KiB, the most that the tool had
 
 
 class Flow(NamedTuple):
@@ -103,6 +105,10 @@ class Session:
         """`ProgramInfo` of each program that the tool holds."""
         return [bpf.program_info(number) for number in bpf.held_by(self.process.pid)]
 
+    def memory(self):
+        """KiB that the tool has had resident at most."""
+        return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/%d/status" % self.process.pid).read_text())[1])
+
     def finish(self, number=signal.SIGINT):
         """Stop the tool; seconds until it was gone."""
         began = time.monotonic()
@@ -146,11 +152,12 @@ def cost(tool, mode, script, count=100000):
             after = run.programs()
         finally:
             os.close(stats)
+        memory = run.memory()
         run.finish()
     if not after:
         raise ToolError("no program of it is in sight")
     spent = sum(program.run_time_ns for program in after) - sum(program.run_time_ns for program in before)
-    return Cost(spent / count, sum(program.translated for program in after))
+    return Cost(spent / count, sum(program.translated for program in after), run.attached, memory)
 
 
 def lost_events(text):
