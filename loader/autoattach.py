@@ -67,7 +67,7 @@ def attach_to(program, type, attach_type, target, **options):
     if kind == "trace_iter":
         return link.attach_iter(program, link.iter_info(target, **options))
     if type == "ext":
-        from .collection import function_of
+        from .btf_targets import function_of
         target = getattr(target, "program", target)
         return link_net.attach_freplace(program, target, function_of(target, **options))
     raise ObjectError("a %s program is not attached to a target like that: see rawbpf.loader.link and link_net" % type)
