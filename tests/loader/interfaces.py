@@ -3,8 +3,10 @@
 Attributes: linux/if_link.h (IFLA_*, VETH_INFO_PEER, IFLA_NETKIT_*)."""
 
 import fcntl
+import os
 import socket
 import struct
+import subprocess
 
 from rawbpf.loader.netlink import Socket, attribute
 
@@ -24,6 +26,8 @@ def pair(kind, one, two):
             file.write("1")     # no packets but the test's
     except OSError:
         pass
+    if kind == "veth":
+        insert("veth")
     data = attribute((_VETH_PEER if kind == "veth" else _NETKIT_PEER) | NESTED, named(two))
     if kind == "netkit":
         data += attribute(_NETKIT_MODE, struct.pack("=I", 0))
@@ -34,6 +38,13 @@ def pair(kind, one, two):
     for name in (one, two):
         up(name)
     return socket.if_nametoindex(one), socket.if_nametoindex(two)
+
+
+def insert(*names):
+    """Puts modules of the guests (tests/vm/kernels.py) into the kernel, where it has them not; elsewhere it asks for them itself."""
+    for name in names if os.environ.get("RAWBPF_CC") else ():
+        if not os.path.exists("/sys/module/" + name):
+            subprocess.run(["insmod", "/modules/%s.ko" % name], check=True)
 
 
 def up(name):

@@ -14,7 +14,8 @@ from rawbpf.tools.vm.kernels import META, kernel
 __all__ = ["ARM64", "MODULES", "SUITES", "arm64", "kernel", "modules"]
 
 ARM64 = "arm64"  # its name among the series
-MODULES = ("loop", "nbd")  # they need no others; nbd has tracepoints
+# They need no others. nbd has tracepoints; sch_ingress, cls_bpf and act_bpf are what programs of traffic control stand on.
+MODULES = ("loop", "nbd", "sch_ingress", "cls_bpf", "act_bpf", "veth")
 
 
 def _package(release):
