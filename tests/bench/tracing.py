@@ -77,9 +77,10 @@ class Session:
     def __init__(self, tool, *arguments):
         self._errors = tempfile.TemporaryFile("w+")
         self.output = tempfile.NamedTemporaryFile("w+", dir="/dev/shm", prefix="rawbpf-bench-")
+        command = tool.command(*arguments)      # makes an installation the first time
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            tool.command(*arguments), preexec_fn=tool.enter,
+            command, preexec_fn=tool.enter,
             stdin=subprocess.DEVNULL, stdout=self.output, stderr=self._errors)
         try:
             self._wait_attached()

@@ -4,6 +4,8 @@ The frames go by bpf_get_stack into scratch memory; their hash is the stack's id
 the frames of every id once. So a stack is a number in keys and records, different stacks never share
 one slot (as they do in a kernel stack map), and a stack costs its memory once.
 """
+from rawbpf.asm.ir import Slot
+
 from .. import types
 from ..compiled import KernelMap
 from ..place import Place
@@ -62,7 +64,7 @@ class _Stack(Builtin):
         pid = current(b)
         f.store(dest.base, dest.off + 8, pid, 4)
         f.store(dest.base, dest.off + 12, 0, 4)
-        remember(b, call, pid)
+        remember(b, call, pid, dest.at(8, types.UINT32))
 
     def _id(self, b, call):
         """The id of the stack at hand; 0 when there is none (a user stack in a kernel thread, a kernel stack in
@@ -74,7 +76,7 @@ class _Stack(Builtin):
         result = f.variable()
         f.set(result, 0)
         done = f.block()
-        count = f.alu("&", self._take(b, call, kind, frames, done), MOST)       # the mask tells the verifier what we know
+        count = self._take(b, call, kind, frames, done)
         f.store(scratch.base, scratch.off, count, 8)
         hash = self._hash(b, frames, count)
         f.set(result, hash)
@@ -153,7 +155,7 @@ class _UnwoundStack(_Stack):
         f.position(taken)
         f.branch("==", count, 0, done, some)
         f.position(some)
-        return count
+        return f.alu("&", count, MOST)      # the mask tells the verifier what we know
 
 
 register(_Stack("kstack", False))
@@ -161,20 +163,22 @@ register(_Stack("ustack", True))
 register(_UnwoundStack("dw_ustack", True))
 
 
-def remember(b, call, pid):
+def remember(b, call, pid, stored):
     """Tell the reader of a process whose user addresses are stored for the first time: it looks at the process's
-    memory map while the process lives."""
+    memory map while the process lives. `stored`: where the number was stored."""
     f = b.f
     b.script.add_kernel_map(KernelMap(SEEN, "lru_hash", 4, 4, 4096))
-    key = f.slot(4, 4)
-    f.store(key, 0, pid, 4)
-    known = f.call("bpf_map_lookup_elem", f.map(SEEN), f.address(key))
+    key = stored
+    if not isinstance(stored.base, Slot):       # helpers do not take every memory as a key
+        key = Place(f.slot(4, 4), 0, types.UINT32)
+        f.store(key.base, 0, pid, 4)
+    known = f.call("bpf_map_lookup_elem", f.map(SEEN), b.address(key))
     new, done = f.block("new_process"), f.block()
     f.branch("==", known, 0, new, done)
     f.position(new)
-    f.call("bpf_map_update_elem", f.map(SEEN), f.address(key), f.address(key), 0)
+    f.call("bpf_map_update_elem", f.map(SEEN), b.address(key), b.address(key), 0)
     event = b.event(call, "process", [types.UINT32], lambda session, values: session.host.remember(values[0]))
-    b.send(event, lambda record: f.store(record.base, record.off + event.fields[0][0], f.load(key, 0, 4), 4),
+    b.send(event, lambda record: f.store(record.base, record.off + event.fields[0][0], f.load(key.base, key.off, 4), 4),
            urgent=True)
     f.jump(done)
     f.position(done)
@@ -233,7 +237,7 @@ class _Usym(Builtin):
         pid = current(b)
         f.store(dest.base, dest.off + 8, pid, 4)
         f.store(dest.base, dest.off + 12, 0, 4)
-        remember(b, call, pid)
+        remember(b, call, pid, dest.at(8, types.UINT32))
 
 
 __all__ = ["Integer"]
