@@ -75,7 +75,7 @@ class Unwinder:
             if pid not in self._told:
                 self._told.add(pid)
                 self.session.emit(results.Notice(
-                    "No DWARF unwind data available for process %d%s: its stacks are by frame pointers" % (
+                    "No DWARF unwind data available for this process (%d)%s: its stacks are by frame pointers" % (
                         pid, " until now" if added else "")))
 
     def settle(self):
