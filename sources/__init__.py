@@ -84,24 +84,32 @@ def expand(text, target=Target()):
     return source.expand(source.parse(parts, target), target)
 
 
+def find_kinds(pattern, target=Target()):
+    """([Source], rest): the kinds that the pattern of a listing is for and what stands after it, the pattern itself
+    where it names no kind. SourceError when there is no such kind."""
+    import os
+
+    kind, colon, rest = pattern.partition(":")
+    if not colon and kind.lower() not in _KINDS and kind not in _KINDS:
+        # "-l '*sleep*'": a pattern for the events of every kind that the kernel has
+        return find_all("*", target), pattern if has_wildcard(pattern) else "*%s*" % pattern
+    first = rest.split(":")[0]
+    path = first if first and not has_wildcard(first) and (os.path.exists(first) or "/" in first) else None
+    found = find_all(kind or "*", target, path)
+    if not found:       # of the others there is no list
+        raise SourceError("No probe type matched for %s" % kind, ["%s:" % name for name in filter(matcher(kind), ALL)])
+    return found, rest
+
+
 def list_events(pattern="*", target=Target()):
     """Iterator of Listed over every kind that `pattern` names ("tracepoint:sched:*", "*sched*",
     "uprobe:./a.out:*"), in bpftrace's order; of ListedType for "struct task_*", "enum *"."""
-    import os
-
     from .type_list import is_type_pattern, list_types
 
     if is_type_pattern(pattern):
         yield from list_types(pattern)
         return
-    kind, colon, rest = pattern.partition(":")
-    if not colon and kind.lower() not in _KINDS and kind not in _KINDS:
-        # "-l '*sleep*'": a pattern for the events of every kind that the kernel has
-        yield from _listed(find_all("*", target), pattern if has_wildcard(pattern) else "*%s*" % pattern, target)
-        return
-    first = rest.split(":")[0]
-    path = first if first and not has_wildcard(first) and os.path.exists(first) else None
-    yield from _listed(find_all(kind or "*", target, path), rest, target)
+    yield from _listed(*find_kinds(pattern, target), target)
 
 
 def _listed(found, pattern, target):

@@ -2,6 +2,7 @@
 
 import re
 
+from .ast_node import clone
 from .lexer import number
 
 PARAMETER = re.compile(r"\$([1-9][0-9]*)").match
@@ -58,3 +59,22 @@ def attach_points(script, positional, diagnostics):
         probe.attach_points[:] = points
         if not points:
             diagnostics.error(probe.span, "No attach points for probe")
+
+
+def of_kinds(point, target):
+    """The attach points that one stands for whose kind is a wildcard (`*tracepoint:sched_*`), one a kind: of the
+    kinds of user space where a process or a file is meant, else of the kernel's. SourceError when there is none."""
+    from rawbpf.sources import ALL, SourceError, find, has_wildcard, matcher
+    if not has_wildcard(point.kind):
+        return [point]
+    rest = point.parts[1:] or point.parts       # alone it is a pattern for the events of every kind
+    where = "user" if target.pid is not None or point.parts[1:] and "/" in rest[0] else "kernel"
+    matches = matcher(point.kind if point.parts[1:] else "*")
+    found = []
+    for kind in ALL:
+        if find(kind).listed == where and matches(kind):
+            found.append(clone(point))
+            found[-1].parts = [kind, *rest]
+    if not found:
+        raise SourceError("No probe type matched for %s" % point.kind)
+    return found

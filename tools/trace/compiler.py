@@ -10,6 +10,7 @@ code generator.
 import os
 
 from . import ast, builtins, maps, point_texts, scratch, types
+from .attachpoints import of_kinds
 from .compiled import EXITING, Compiled, CompiledProgram, KernelMap, Loss
 from .config import Config, ConfigError
 from .diagnostics import Diagnostics, ScriptError, format_all
@@ -131,9 +132,10 @@ class Compiler:
             if not probe.attach_points:
                 continue
             points, vain = [], []
-            for attach_point in probe.attach_points:
-                if self._passes(attach_point):
-                    points += self._expand(attach_point, vain)
+            for written in probe.attach_points:
+                meant = self._of_kinds(written)
+                for attach_point in filter(self._passes, meant):
+                    points += self._expand(attach_point, vain, len(meant) > 1)
             if not points:
                 self._nothing_left(probe, vain)
                 continue
@@ -158,6 +160,14 @@ class Compiler:
                                "crash."])
         return units
 
+    def _of_kinds(self, attach_point):
+        from rawbpf.sources import SourceError
+        try:
+            return of_kinds(attach_point, self.target)
+        except SourceError as error:
+            self.diagnostics.error(attach_point.span, error.reason)
+            return []
+
     def _passes(self, attach_point):
         """Whether --probe-filter lets an attach point through."""
         from rawbpf import sources
@@ -175,6 +185,7 @@ class Compiler:
         hints = []
         for _, error in vain:
             hints += [error.reason] + (["Did you mean %s?" % " or ".join(error.hints)] if error.hints else [])
+        hints = list(dict.fromkeys(hints))
         text, span = "Probe has no valid attach points. ", probe.attach_points[0].span
         if self.config.missing_probes == "warn" and any(map(self._passes, probe.attach_points)):
             self.diagnostics.warning(span, text + "It is being removed which may cause issues with program behavior.",
@@ -183,22 +194,29 @@ class Compiler:
             self.diagnostics.error(span, text + "If this is expected, set the 'missing_probes' config variable to 'warn'.",
                                    hints)
 
-    def _expand(self, attach_point, vain):
-        """The points of an attach point; a pattern that matches nothing goes to the list `vain`."""
+    def _expand(self, attach_point, vain, one_of_kinds=False):
+        """The points of an attach point; a pattern that matches nothing goes to the list `vain`. `one_of_kinds`: it may
+        make no sense, or have no such event, for others do."""
         from rawbpf import sources
+        told = []       # of damaged files among others
+        target = self.target._replace(tell=told.append)
         try:
             source = sources.find(attach_point.kind)
-            told = []       # of damaged files among others
-            target = self.target._replace(tell=told.append)
-            points = source.expand(source.parse(attach_point.parts[1:], target), target)
+            try:
+                spec = source.parse(attach_point.parts[1:], target)
+            except sources.SourceError:
+                if one_of_kinds:
+                    return []
+                raise
+            points = source.expand(spec, target)
             for text in dict.fromkeys(told + [point.warning for point in points if point.warning]):
                 self.diagnostics.warning(attach_point.span, text, [])
             return points
         except sources.SourceError as error:
             hints = ["Did you mean %s?" % " or ".join(error.hints)] if error.hints else []
-            if error.warning:
+            if error.warning and not one_of_kinds:
                 self.diagnostics.warning(attach_point.span, error.warning, [])
-            if error.missing and (error.pattern or any(map(sources.has_wildcard, attach_point.parts[1:]))):
+            if one_of_kinds or error.missing and (error.pattern or any(map(sources.has_wildcard, attach_point.parts[1:]))):
                 vain.append((attach_point, error))
                 return []
             if error.missing and self.config.missing_probes != "error":

@@ -32,18 +32,35 @@ def list_pattern(pattern, pid, verbose, json=False):
 
 
 def _nothing(pattern, target):
-    """Say that a pattern matches no event, and why (which it returns) where the kernel has none of the kind."""
-    from rawbpf.sources import SourceError, find
+    """Say that a pattern matches no event, and why (which it returns) where that is not just its names."""
     from .command import complain
-    why = ""
-    try:
-        source = find(pattern.partition(":")[0])
-        source.require()
-        why = source.nothing(pattern.partition(":")[2], target)
-    except SourceError as error:
-        why = "" if error.reason.startswith("Invalid probe type") else error.reason
+    why = _why_nothing(pattern, target)
     complain("no event matches %s%s" % (pattern, why and ": " + why), "WARNING")
     return why
+
+
+def _why_nothing(pattern, target):
+    from rawbpf.sources import ALL, SourceError, find_kinds, matcher
+    try:
+        kinds, rest = find_kinds(pattern, target)
+    except SourceError as error:
+        return error.reason
+    reasons = {}
+    for source in kinds:
+        try:
+            source.require()
+            why = source.nothing(rest, target)
+        except SourceError as error:
+            why = error.reason
+        if why:
+            reasons.setdefault(why, []).append(source.shown)
+    if len(kinds) == 1:
+        return next(iter(reasons), "")
+    texts = ["%s: %s" % (", ".join(shown), why) for why, shown in reasons.items()]
+    named = ["%s:*" % name for name in filter(matcher(pattern), ALL)] if ":" not in pattern else []
+    if named:
+        texts.insert(0, "that is a pattern of names; the events of a kind are %s" % ", ".join(named))
+    return "; ".join(texts)
 
 
 def list_program(path, pid, verbose, json=False):
@@ -56,20 +73,31 @@ def list_program(path, pid, verbose, json=False):
 def list_script(name, text, positional, pid, verbose, json=False):
     """Print the events that a script would attach to; returns the exit status."""
     from rawbpf.sources import SourceError, Target, find
+    from .attachpoints import of_kinds
     from .diagnostics import ScriptError, Source, colored
     from .parser import parse
     target = Target(pid=pid)
     try:
         script = parse(Source(name, text), positional=positional)
         for probe in script.probes:
-            for attach_point in probe.attach_points:
+            for written in probe.attach_points:
+                failed, listed = [], 0
                 try:
-                    source = find(attach_point.kind)
-                    points = source.expand(source.parse(attach_point.parts[1:], target), target)
+                    meant = of_kinds(written, target)
                 except SourceError as error:
-                    raise ScriptError(attach_point.span, error.reason, error.hints)
-                if points[0].when in (None, "iter"):
-                    _print(_listed(source, attach_point, points, target), verbose, json)
+                    raise ScriptError(written.span, error.reason, error.hints)
+                for attach_point in meant:
+                    try:
+                        source = find(attach_point.kind)
+                        points = source.expand(source.parse(attach_point.parts[1:], target), target)
+                    except SourceError as error:
+                        failed.append(error)
+                        continue
+                    listed += 1
+                    if points[0].when in (None, "iter"):
+                        _print(_listed(source, attach_point, points, target), verbose, json)
+                if not listed:      # of several kinds, all others may make no sense
+                    raise ScriptError(written.span, failed[0].reason, failed[0].hints)
     except ScriptError as error:
         sys.stdout.flush()
         sys.stderr.write(error.format(color=colored(sys.stderr)))
