@@ -11,6 +11,7 @@ import struct
 from typing import NamedTuple, Optional
 
 from . import btf_raw
+from .image import TABLE_LIMIT
 
 _HASH_OF_MAPS, _ARRAY_OF_MAPS, _PROG_ARRAY = 13, 12, 3
 PIN_NONE, PIN_BY_NAME = 0, 1
@@ -56,7 +57,7 @@ def _legacy(file):
     if not symbols or section.size % len(symbols) or section.size // len(symbols) < 20:
         raise file.error("section maps: %d bytes for %d maps" % (section.size, len(symbols)), section.offset)
     step = section.size // len(symbols)
-    data = file.image.data(section)
+    data = file.image.data(section, TABLE_LIMIT)
     for symbol in symbols:
         if symbol.value % step or symbol.value + step > section.size:
             raise file.error("map %s does not start at a multiple of %d" % (symbol.name, step), section.offset)

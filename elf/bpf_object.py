@@ -15,7 +15,7 @@ from typing import NamedTuple
 from . import btf_raw
 from .btf import Btf
 from .btf_ext import BtfExt
-from .image import SHF_EXECINSTR, SHN_ABS, SHN_LORESERVE, SHN_UNDEF, SHT_NOBITS, SHT_SYMTAB, ElfError, Image, read_input
+from .image import SHF_EXECINSTR, SHN_ABS, SHN_LORESERVE, SHN_UNDEF, SHT_NOBITS, SHT_SYMTAB, TABLE_LIMIT, ElfError, Image, read_input
 
 SHT_PROGBITS, SHT_REL, SHT_RELA = 1, 9, 4
 STB_GLOBAL, STB_WEAK = 1, 2
@@ -25,6 +25,8 @@ STRUCT_OPS = (".struct_ops", ".struct_ops.link", "?.struct_ops", "?.struct_ops.l
 ARENA = ".addr_space.1"       # globals in the memory that programs share with user space
 JUMP_TABLES = ".jumptables"   # arrays of 64-bit places in a function's section, to which it goes by `gotox`
 DATA_LIMIT = 1 << 30        # bytes of one data section
+FILE_LIMIT = 1 << 29        # of the file, which is read whole
+CODE_LIMIT = 1 << 23        # of one function: the kernel takes a million instructions
 
 
 class ObjectSymbol(NamedTuple):
@@ -114,8 +116,10 @@ class BpfObjectFile:
         if not os.path.isfile(path):
             return cls.parse(read_input(path), os.fspath(path), relaxed_maps)
         image = Image.open(path)
-        if image.type != "REL" or image.size > 2 * DATA_LIMIT:
+        if image.type != "REL":
             return cls(image)           # says what is wrong with it
+        if image.size > FILE_LIMIT:
+            raise ElfError(image.path, None, "it has %d bytes, more than any object of BPF programs" % image.size)
         # read, not mapped: the file may be written anew or cut while the object is in use
         with open(path, "rb") as file:
             return cls.parse(file.read(), image.path, relaxed_maps)
@@ -137,8 +141,8 @@ class BpfObjectFile:
         if table.link >= len(self.sections):
             raise self.error("the symbols' names are in section %d of %d" % (table.link, len(self.sections)),
                              table.offset)
-        names = bytes(self.image.data(self.sections[table.link]))
-        data = self.image.data(table)
+        names = bytes(self.image.data(self.sections[table.link], TABLE_LIMIT))
+        data = self.image.data(table, TABLE_LIMIT)
         if len(data) % 24:
             raise self.error("the symbol table is no whole number of 24-byte entries", table.offset)
         result = []
@@ -157,13 +161,13 @@ class BpfObjectFile:
 
     def _btf(self):
         section = self.image.section(".BTF")
-        return None if section is None else Btf(bytes(self.image.data(section)), None, self.path + " (.BTF)")
+        return None if section is None else Btf(bytes(self.image.data(section, TABLE_LIMIT)), None, self.path + " (.BTF)")
 
     def _btf_ext(self):
         section = self.image.section(".BTF.ext")
         if section is None or self.btf is None:
             return None
-        return BtfExt(self.image.data(section), self.btf, self.path + " (.BTF.ext)")
+        return BtfExt(self.image.data(section, TABLE_LIMIT), self.btf, self.path + " (.BTF.ext)")
 
     def _relocations(self):
         """section index -> {offset: Relocation}"""
@@ -178,7 +182,7 @@ class BpfObjectFile:
                 raise self.error("%s relocates section %d of %d" % (section.name, section.info, len(self.sections)),
                                  section.offset)
             target = self.sections[section.info]
-            data = self.image.data(section)
+            data = self.image.data(section, TABLE_LIMIT)
             if len(data) % 16:
                 raise self.error("%s is no whole number of 16-byte entries" % section.name, section.offset)
             table = result.setdefault(section.info, {})
@@ -218,6 +222,9 @@ class BpfObjectFile:
                 if symbol.size == 0 or symbol.size % 8 or symbol.value % 8 or symbol.value + symbol.size > section.size:
                     raise self.error("function %s: bytes %d to %d of section %s are no instructions of it" % (
                         symbol.name, symbol.value, symbol.value + symbol.size, section.name))
+                if symbol.size > CODE_LIMIT:
+                    raise self.error("function %s has %d instructions, more than the kernel takes" % (
+                        symbol.name, symbol.size // 8))
                 if last is not None and symbol.value < last.value + last.size:
                     if symbol[5:] == last[5:]:
                         continue        # an alias

@@ -19,6 +19,7 @@ from .image import ElfError, Image, read_input
 
 MAGIC = 0xeb9f
 VMLINUX = "/sys/kernel/btf/vmlinux"
+LIMIT = 1 << 27             # bytes: the kernel's own have some ten millions
 
 KINDS = ("void", "int", "ptr", "array", "struct", "union", "enum", "fwd", "typedef", "volatile", "const",
          "restrict", "func", "func_proto", "var", "datasec", "float", "decl_tag", "type_tag", "enum64")
@@ -63,6 +64,8 @@ class Btf:
     def __init__(self, buffer, base=None, path="<BTF>"):
         self.path = path
         self.base = base
+        if len(buffer) > LIMIT:
+            raise ElfError(path, None, "BTF of %d bytes is more than any has" % len(buffer))
         data = buffer if isinstance(buffer, bytes) else bytes(buffer)
         if len(data) < 24:
             raise ElfError(path, 0, "BTF of %d bytes is too short for its header" % len(data))
@@ -113,7 +116,7 @@ class Btf:
                 with open(path, "rb") as file:
                     start = file.read(4)
                     if start != b"\x7fELF":
-                        return cls(start + file.read(), base, path)
+                        return cls(start + file.read(LIMIT), base, path)
                 image = Image.open(path)
             else:
                 data = read_input(path)

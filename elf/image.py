@@ -25,6 +25,7 @@ SHN_UNDEF, SHN_LORESERVE, SHN_ABS, SHN_XINDEX = 0, 0xff00, 0xfff1, 0xffff
 NT_GNU_BUILD_ID = 3
 
 UNPACK_LIMIT = 1 << 30      # bytes that a compressed section may unpack to
+TABLE_LIMIT = 1 << 25       # bytes of an object's symbols, names, types, relocations, ...: data(section, TABLE_LIMIT)
 
 
 def printable(text):
@@ -242,23 +243,27 @@ class Image:
             return [Segment(r[0], r[1], r[2], r[3], r[5], r[6], r[7]) for r in rows]
         return [Segment(r[0], r[6], r[1], r[2], r[4], r[5], r[7]) for r in rows]
 
-    def data(self, section):
-        """A section's bytes as a memoryview, unpacked when it is compressed (SHF_COMPRESSED)."""
+    def data(self, section, limit=None):
+        """A section's bytes as a memoryview, unpacked when it is compressed (SHF_COMPRESSED). limit: for what is copied or
+        taken apart, which more bytes are too many of."""
         if section.type == SHT_NOBITS:
             return memoryview(b"")
+        if limit is not None and section.size > limit:
+            raise ElfError(self.path, section.offset, "section %s has %d bytes, more than any has" % (
+                section.name, section.size))
         view = self.view(section.offset, section.size, "section %s" % section.name)
         if section.flags & SHF_COMPRESSED:
-            return memoryview(self._unpacked(section, view))
+            return memoryview(self._unpacked(section, view, limit or UNPACK_LIMIT))
         return view
 
-    def _unpacked(self, section, view):
+    def _unpacked(self, section, view, limit):
         form = self.order + ("IIQQ" if self.bits == 64 else "III")
         head = struct.calcsize(form)
         if len(view) < head:
             raise ElfError(self.path, section.offset, "compressed section %s has no header" % section.name)
         fields = struct.unpack_from(form, view)
         kind, size = fields[0], fields[-2]
-        if size > UNPACK_LIMIT:
+        if size > limit:
             raise ElfError(self.path, section.offset, "section %s unpacks to %d bytes" % (section.name, size))
         from .unpack import UnpackError, unpack
         try:

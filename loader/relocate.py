@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from rawbpf.asm import AsmError, Instruction, MapRef, decode, slot_numbers
 from rawbpf.elf.bpf_object import ARENA, JUMP_TABLES, R_BPF_64_32, R_BPF_64_64, STT_SECTION, is_data
+from rawbpf.elf.image import TABLE_LIMIT
 
 from . import core_relo
 from .errors import ObjectError
@@ -143,7 +144,7 @@ class Linker:
         if symbol.value % 8 or symbol.size % 8 or not symbol.size or symbol.value + symbol.size > section.size:
             raise ObjectError("%s: bytes %d to %d of %s are no jump table" % (
                 where, symbol.value, symbol.value + symbol.size, JUMP_TABLES))
-        data = bytes(self.file.image.data(section)[symbol.value:symbol.value + symbol.size])
+        data = bytes(self.file.image.data(section, TABLE_LIMIT)[symbol.value:symbol.value + symbol.size])
         slots = []
         for offset, in struct.iter_unpack("=Q", data):
             slot = (offset - function.offset) // 8

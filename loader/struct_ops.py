@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rawbpf.elf import btf_raw as raw
 from rawbpf.elf.bpf_maps import MapDefinition
 from rawbpf.elf.bpf_object import STRUCT_OPS
+from rawbpf.elf.image import TABLE_LIMIT
 
 from . import ksyms
 from .errors import KernelError, ObjectError
@@ -56,7 +57,7 @@ def read(owner):
         if file.btf is None or not file.btf.find_id(section.name, "datasec"):
             raise file.error("has a section %s and no BTF that describes it: compile it with -g" % section.name,
                              section.offset)
-        content = bytes(file.image.data(section))
+        content = bytes(file.image.data(section, TABLE_LIMIT))
         for name, offset, size, type_id, _ in file.variables(section.name):
             kind = raw.skip(file.btf, type_id)
             if kind.kind != "struct" or not kind.name:

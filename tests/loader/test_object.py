@@ -1,6 +1,8 @@
 """Objects before they meet a kernel: linking, CO-RE between made-up types, BTF for older kernels, damage."""
 
+import os
 import random
+import resource
 import struct
 import time
 
@@ -9,7 +11,7 @@ import pytest
 from rawbpf.asm import Instruction, assemble, slot_numbers, write_object
 from rawbpf.elf.btf import Btf
 from rawbpf.elf.btf_ext import CoreRelocation
-from rawbpf.elf.image import ElfError
+from rawbpf.elf.image import ElfError, Image
 from rawbpf.loader import Object, ObjectError, core_relo
 from rawbpf.loader.core_relo import CoreResolver, Result
 from rawbpf.loader.object_btf import for_kernel
@@ -216,3 +218,69 @@ def test_sections_of_four_gigabytes(data):
         kind, = struct.unpack_from("=I", damaged, shoff + 64 * number + 4)
         if kind == 8:
             assert "more than a map can hold" in str(error)
+
+
+def spent(function):
+    """(what a forked child says of function(), its seconds, its memory in MB)"""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        begin = time.monotonic()
+        try:
+            said = "%s" % function()
+        except (ElfError, ObjectError) as error:
+            said = "refused: %s" % error
+        except BaseException as error:
+            said = repr(error)
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        os.write(writing, ("%s\n%f\n%d" % (said, time.monotonic() - begin, used)).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as file:
+        said, seconds, memory = file.read().split("\n")
+    os.waitpid(child, 0)
+    return said, float(seconds), int(memory)
+
+
+@pytest.mark.slow
+def test_files_of_gigabytes(data, tmp_path):
+    """Sparse files whose sections really have 4 GB, or tables and functions of 100 MB: neither time nor memory."""
+    path = str(tmp_path / "large.o")
+    image, (shoff,) = Image(data, "own.o"), struct.unpack_from("=Q", data, 40)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+    def opened(changed, size, use=Object.open):
+        with open(path, "wb") as file:
+            file.write(changed)
+        os.truncate(path, size)
+        said, seconds, memory = spent(lambda: use(path))
+        assert seconds < 10 and memory < before + 450, (said, seconds, memory)
+        assert "Error" not in said
+        return said
+    tables = {".BTF", ".BTF.ext", ".relsocket", ".symtab", ".strtab"}
+    for section in image.sections[1:]:
+        for length, size in ((4 << 30, 5 << 30), (100 << 20, 101 << 20)):
+            changed = bytearray(data)
+            struct.pack_into("=Q", changed, shoff + 64 * section.index + 32, length)
+            said = opened(changed, size)
+            if length > size >> 1 and size > 1 << 30:
+                assert "more than any object of BPF programs" in said
+            elif section.name in tables:
+                assert "section %s has %d bytes, more than any has" % (section.name, length) in said, said
+    table, = [section for section in image.sections if section.type == 2]
+    changed = bytearray(data)
+    for section in image.sections:
+        if section.flags & 4:           # SHF_EXECINSTR
+            struct.pack_into("=Q", changed, shoff + 64 * section.index + 32, 100 << 20)
+    refused = 0
+    for number in range(1, table.size // 24):
+        other = bytearray(changed)
+        struct.pack_into("=Q", other, table.offset + 24 * number + 16, 80 << 20)
+        refused += "has %d instructions, more than the kernel takes" % (10 << 20) in opened(other, 101 << 20)
+    assert refused >= 2
+    # types by themselves, and in a file like a kernel's
+    assert "BTF of 134217732 bytes is more than any has" in opened(b"\x9f\xeb\1\0" + bytes(96), 5 << 30, Btf.open)
+    section, = [section for section in image.sections if section.name == ".BTF"]
+    changed = bytearray(data)
+    struct.pack_into("=Q", changed, shoff + 64 * section.index + 32, 4 << 30)
+    assert "BTF of 4294967296 bytes is more than any has" in opened(changed, 5 << 30, Btf.open)
