@@ -17,10 +17,10 @@ KINDS = pytest.mark.parametrize("kind", ["ring", "perf"])
 
 
 def on_each_cpu(program, repeat):
-    """Runs it on two CPUs, so that a perf buffer has records in two places."""
+    """Runs it twice, on two CPUs where there are two, so that a perf buffer has records in two places."""
     before = os.sched_getaffinity(0)
     try:
-        for cpu in online_cpus()[:2]:
+        for cpu in (online_cpus() * 2)[:2]:
             os.sched_setaffinity(0, {cpu})
             program.test_run(PACKET, repeat=repeat)
     finally:
