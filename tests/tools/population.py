@@ -9,7 +9,7 @@ import ctypes
 import os
 import struct
 
-from rawbpf.loader import BtfObject, KernelError, Map, Object, PerfEvent, Program, features, ksyms, link, link_net, perf
+from rawbpf.loader import BtfObject, KernelError, Map, Object, PerfEvent, Program, features, kernel, ksyms, link, link_net, perf
 from rawbpf.loader.btf import function_types
 from rawbpf.loader.errors import ObjectError
 from tests.bpfcc import compile_bpf
@@ -173,7 +173,7 @@ class Population:
         maps = self.maps
         main = code.map_fd(1, maps["hash"]) + code.mov_reg(2, 10) + code.store_imm(10, -4, 0, 4) + code.alu(0, 2, -4) \
             + code.call(code.LOOKUP) + code.insn(0x85, 0, 1, 0, 1) + code.EXIT + code.mov(0, 1) \
-            + code.store_imm(10, -4, 0, 4) + code.insn(0xc3, 10, 0, -4, 1) + code.RETURN_0
+            + code.store_imm(10, -4, 0, 4) + code.insn(0xc3, 10, 0, -4, int(kernel.release() >= (5, 12))) + code.RETURN_0
         blob, functions = function_types([("main", 0), ("second", 8)])
         strings = len(blob) - blob.index(b"\0long\0")
         lines = struct.pack("=IIII", 0, strings - 5, strings - 5, 7 << 10 | 3) + struct.pack("=IIII", 8, 0, 1, 9 << 10 | 1)
@@ -185,11 +185,19 @@ class Population:
         for name, (kind, *more) in PROGRAMS.items():
             text, attach, function = (more + [None] * 3)[:3]
             self._try(self.programs, name, lambda: self._program(name, kind, text or code.RETURN_0, attach, function))
+        described_too = self._try(self.programs, "described", self._described)
+        if described_too is not None:
+            self.maps["rodata"] = self._object.maps[".rodata"].map
         self._try(self.programs, "ext", lambda: Program.load(
             "ext", code.RETURN_0, name="t_ext", attach_btf_id=self.programs["two"].func_info()[1][1],
             attach_prog=self.programs["two"], btf=described,
             func_info=(8, struct.pack("=I", 0) + functions[1][12:16]), license="GPL"))
         maps["prog_array"].update(0, self.programs["inlined"])      # not one that is extended, which cannot be called so
+
+    def _described(self):
+        """A program that says something of itself."""
+        self._object = self.keep(Object.open(compile_bpf("metadata.c")).load())
+        return self._object.programs["described"].program
 
     @staticmethod
     def _program(name, kind, text, attach, function):

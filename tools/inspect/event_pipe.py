@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from .output import hex_lines, hex_list
+from .output import hex_lines
 from .words import fail
 
 
@@ -63,7 +63,7 @@ def _show(session, cpu, index, time, what):
         if time is None:
             fields["lost"] = {"id": 0, "count": what}
         else:
-            fields.update(timestamp=time, data=hex_list(what))
+            fields.update(timestamp=time, data=list(what))
         session.json.value(fields)
     elif time is None:
         session.write("lost %d events\n" % what)

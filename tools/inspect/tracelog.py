@@ -1,8 +1,12 @@
 """`prog tracelog`: what programs print: the kernel's trace_pipe, or the streams of one program (6.18+)."""
 
+import contextlib
 import os
+import signal
+import sys
 
 from .words import fail
+
 
 def trace_pipe(session):
     """Lines of the trace pipe as they come, until interrupted."""
@@ -16,21 +20,32 @@ def trace_pipe(session):
         if session.json is not None:
             session.json.open("[")
         try:
-            for line in lines:
-                if session.json is None:
-                    session.write(line)
-                else:
-                    session.json.value(line)
-                _flush(session)
+            with _interrupted():
+                for line in lines:
+                    if session.json is None:
+                        session.write(line)
+                    else:
+                        session.json.value(line)
+                    _flush(session)
         except KeyboardInterrupt:
-            if session.json is None:
-                session.write("\n")
+            _flush(session)         # that is how it ends
         if session.json is not None:
             session.json.close("]")
 
 
+@contextlib.contextmanager
+def _interrupted():
+    """SIGTERM and SIGHUP end it as Ctrl-C does."""
+    before = [(number, signal.signal(number, signal.default_int_handler))
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
 def _flush(session):
-    import sys
     if session.write == sys.stdout.write:
         sys.stdout.flush()
 
@@ -45,7 +60,7 @@ def streams(session, program, name):
             break
         text = data.decode("utf-8", "surrogateescape")
         if session.json is None:
-            session.write(text)
+            (sys.stderr.write if name == "stderr" else session.write)(text)
         else:
             parts.append(text)
     if session.json is not None:
