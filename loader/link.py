@@ -227,7 +227,9 @@ def attach_tracing(program, cookie=None):
         try:
             return Link(syscalls.bpf("raw_tracepoint_open", prog_fd=program.fileno()))
         except OSError as error:
-            raise refused("attach of program %s" % program.name, error, "trace") from None
+            raise refused("attach of program %s" % program.name, error, "trace", invalid=(
+                "what replaces a function is attached once by itself: name the program and its function (attach_freplace, "
+                "attach_to) to do it again" if error.errno == errno.EINVAL and program.type == "ext" else "")) from None
     try:
         fd = syscalls.link_create("tracing", prog_fd=program.fileno(), cookie=cookie)
     except OSError as error:

@@ -162,7 +162,9 @@ def test_kernel_functions_by_version():
     built_without = {"bpf_verify_pkcs7_signature", "bpf_get_fsverity_digest"}
     for name, first in introduced.table("kfunc").items():
         if name not in built_without:
-            assert (name in names) == (kernel.release()[:2] >= first), name
+            # some have lost the ending since (7.x)
+            there = name in names or name.endswith("_impl") and name[:-5] in names and kernel.release() >= (7, 0)
+            assert there == (kernel.release()[:2] >= first), name
     assert features.feature("kfunc", "bpf_rcu_read_lock", "syscall").there
 
 

@@ -91,7 +91,9 @@ def test_a_function_of_another_program_is_replaced():
             assert results() == [plain[0], 100 * 500 + 6]
             info = attached.info()
             assert (info.type, info.target_obj_id) == ("tracing", second.program.info().id)
-            with replaced.attach():
+            with pytest.raises(KernelError, match="is attached once by itself: name the program and its function"):
+                replaced.attach()
+            with replaced.attach_to(first, function="global_sum"):
                 assert results() == [100 * 1000 + 6, 100 * 500 + 6]
             assert results() == [plain[0], 100 * 500 + 6]
             path = "/proc/self/fd/%d/kept" % fd
