@@ -100,7 +100,7 @@ PROGRAMS = {    # name: type, instructions, expected attach type, function that 
     "fentry_multi": ("tracing", code.RETURN_0, "trace_fentry_multi"),
 }
 TYPED = ("hash", "percpu_hash", "array", "lru_hash")
-PYTHON = os.path.realpath("/proc/self/exe")
+PLACES = __file__       # for uprobes: a file that nobody runs
 
 
 def _tracepoint(group, name):
@@ -226,7 +226,7 @@ class Population:
             "fsession": link.attach_tracing, "modify_return": link.attach_tracing, "lsm": link.attach_tracing,
             "kprobe_multi": lambda p: link.attach_kprobe_multi(p, ["ksys_read", "ksys_write"], cookies=[9, 8]),
             "kprobe_session": lambda p: link.attach_kprobe_multi(p, ["ksys_read"], session=True),
-            "uprobe_multi": lambda p: link.attach_uprobe_multi(p, PYTHON, [0x1000, 0x1010], cookies=[5, 6]),
+            "uprobe_multi": lambda p: link.attach_uprobe_multi(p, PLACES, [0x20, 0x30], cookies=[5, 6]),
             "xdp": lambda p: link_net.attach_xdp(p, lo), "sk_lookup": lambda p: link_net.attach_netns(p, namespace, "sk_lookup"),
             "flow_dissector": lambda p: link_net.attach_netns(p, namespace, "flow_dissector"),
             "perf_event": lambda p: link.attach_perf_event(p, event(perf.software("cpu_clock", 10**9)), cookie=7),
@@ -254,7 +254,7 @@ class Population:
             "iter_cgroup": lambda p: link.attach_iter(p, link.iter_info(cgroup=group, order=1)),
             "netfilter": lambda p: link_net.attach_netfilter(p, "ipv6", "forward", -7, defragment=True),
             "kprobe_multi": lambda p: link.attach_kprobe_multi(p, ["ksys_write"], retprobe=True),
-            "uprobe_multi": lambda p: link.attach_uprobe_multi(p, PYTHON, [0x1020], pid=os.getpid(), retprobe=True),
+            "uprobe_multi": lambda p: link.attach_uprobe_multi(p, PLACES, [0x28], pid=os.getpid(), retprobe=True),
         }
         for name, make in more.items():
             if name in programs:
@@ -268,8 +268,8 @@ class Population:
             self._try(self.links, "perf_event %d" % number, lambda: link.attach_perf_event(
                 programs["perf_event"], event(perf.counter("of the test", kind, config))))
         self._detached()
-        for name, config in (("uprobe", perf.uprobe(PYTHON, 0x1030)), ("uprobe 2", perf.uprobe(PYTHON, 0x1038, ref_ctr_offset=0x40)),
-                             ("uretprobe", perf.uprobe(PYTHON, 0x1030, retprobe=True))):
+        for name, config in (("uprobe", perf.uprobe(PLACES, 0x10)), ("uprobe 2", perf.uprobe(PLACES, 0x18, ref_ctr_offset=0x40)),
+                             ("uretprobe", perf.uprobe(PLACES, 0x10, retprobe=True))):
             self._try(self.links, name, lambda: link.attach_perf_event(programs["kprobe"], event(config)))
         for name, retprobe in (("kprobe", False), ("kretprobe", True)):
             self._try(self.links, name, lambda: link.attach_perf_event(
