@@ -25,6 +25,7 @@ def hits(obj):
     return struct.unpack("=Q", obj.maps["hits"].map.lookup(bytes(4)))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.kernel(since="6.4")
 def test_a_packet_filter():
     """Drops what comes in, or goes out, in one network namespace; only IPv4 where that was asked for."""

@@ -54,6 +54,7 @@ def waker(ring, flags):
             call(RING_OUTPUT) + RETURN_0)
 
 
+@pytest.mark.slow
 @pytest.mark.kernel(since="5.8")
 def test_records_that_wake_nobody():
     """BPF_RB_NO_WAKEUP leaves a sleeping reader asleep; the convenient ones look again after a tenth of a second.
