@@ -113,7 +113,6 @@ def test_without_the_elements(tmp_path):
     (("map", "update", "id", "1"), "not supported: rawbpf map update on a snapshot, because it would change something"),
     (("prog", "pin", "id", "1", "/x"), "not supported: rawbpf prog pin on a snapshot, because it would change something"),
     (("top",), "not supported: rawbpf top on a snapshot, because it asks the running kernel"),
-    (("feature", "probe"), "not supported: rawbpf feature on a snapshot, because it asks the running kernel"),
 ])
 def test_it_is_only_looked_at(tmp_path, words, said):
     assert run(*words, "--snapshot", "unread")[2] == "Error: %s\n" % said

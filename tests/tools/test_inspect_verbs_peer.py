@@ -348,3 +348,20 @@ def test_profile_is_laid_out_as_bpftools():
     del parts[:]
     profile._show(session, ["cycles"], (100, [(2000, 50, 40)]))
     assert json.loads("".join(parts)) == [{"metric": "cycles", "run_cnt": 100, "value": 2000, "enabled": 50, "running": 40}]
+
+
+def test_values_of_other_kinds(table):
+    """One value for every processor; maps and programs as values."""
+    with Map.create("percpu_array", 4, 8, 1, name="t_percpu") as percpu, Program.load("socket_filter", code.RETURN_0) as program, \
+            Map.create("array_of_maps", 4, 4, 2, inner_map=table, name="t_outer") as outer, \
+            Map.create("prog_array", 4, 4, 2, name="t_progs") as progs:
+        for item, value in ((percpu, ["hex", *"01 02 03 04 05 06 07 08".split()]), (outer, ["id", table.info().id]),
+                            (progs, ["id", program.info().id])):
+            words, found = ["map", "update", "id", item.info().id, "key", 0, 0, 0, 0, "value", *value], []
+            for tool in (run, bpftool):
+                done = tool(*words)
+                assert (done[0] if tool is run else done.returncode) == 0, done
+                found.append(run("-j", "map", "dump", "id", item.info().id)[1])
+                if item is not percpu:
+                    assert tool("map", "delete", "id", item.info().id, "key", 0, 0, 0, 0)
+            assert found[0] == found[1] and ("0x08" in found[0] or item is not percpu)

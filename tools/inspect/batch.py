@@ -55,12 +55,13 @@ def _work(session, found):
         if module is None:
             fail("line %d: unknown object '%s': there are %s" % (number, words[0], ", ".join(OBJECTS)))
         run = import_module("rawbpf.tools.inspect." + module).run
+        source = ["--snapshot", session.options["snapshot"]] if session.options.get("snapshot") else []
         if session.json is None:
-            status = run(words[1:])
+            status = run(words[1:] + source)
         else:
             out = io.StringIO()
             with redirect_stdout(out), redirect_stderr(out):
-                status = run(words[1:] + ["-j"])
+                status = run(words[1:] + source + ["-j"])
             session.json.value({"command": words, "output": _parsed(out.getvalue())})
         count += 1
         if status:

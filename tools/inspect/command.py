@@ -32,7 +32,8 @@ _REFUSED = (
 # What may be done with a snapshot.
 _RECORDED = {"prog": ("show", "list", "dump"), "map": ("show", "list", "dump", "lookup"), "link": ("show", "list"),
              "btf": ("show", "list", "dump"), "perf": ("show", "list"), "net": ("show", "list"),
-             "cgroup": ("show", "list", "tree"), "tree": ("show",), "who": ("show",)}
+             "cgroup": ("show", "list", "tree"), "tree": ("show",), "who": ("show",), "struct_ops": ("show", "list", "dump"),
+             "feature": ("probe", "list_builtins"), "batch": ("file",)}
 
 
 class Session:

@@ -3,6 +3,7 @@
 import sys
 
 from .command import run_object
+from .objects import recorded
 from .words import fail
 
 USAGE = """usage: rawbpf feature probe [{ kernel | dev NAME }] [full] [unprivileged] [macros [prefix PREFIX]]
@@ -106,6 +107,12 @@ def probe(session, words):
     if macros and session.json is not None:
         macros = False
     out = _Output(session, macros, prefix or "")
+    said = recorded("features")
+    if said is not None:
+        if full or unprivileged or device is not None:
+            fail("not supported: full, unprivileged and devices on a snapshot, because it has the answers of plain probes")
+        _probe(out, _Recorded(said), False)
+        return 0
     if unprivileged:
         if device is not None:
             fail("not supported: probes of a device by a user without capabilities, because that takes CAP_NET_ADMIN")
@@ -164,12 +171,57 @@ class _Unprivileged:
         return answer
 
 
+class _Recorded:
+    """loader.features and what else is asked, as answers() heard it."""
+
+    def __init__(self, said):
+        self._said = said
+
+    def sysctl(self, path):
+        return self._said["sysctls"].get(path)
+
+    def config(self):
+        return self._said["config"]
+
+    def has_syscall(self):
+        return self._said["syscall"]
+
+    def __getattr__(self, name):
+        if not name.startswith("has_"):
+            raise AttributeError(name)
+        return lambda *arguments: self._said["answers"].get(" ".join((name, *arguments)), False)
+
+
+def answers():
+    """All that a plain probe asks this kernel, for a snapshot."""
+    from rawbpf.loader import features, kernel
+    from .command import Session
+    heard = {}
+
+    class Listener:
+        def __getattr__(self, name):
+            ask = getattr(features, name)
+
+            def answer(*arguments):
+                found = heard[" ".join((name, *arguments))] = ask(*arguments)
+                return found
+            return answer if name.startswith("has_") else ask
+    config = kernel.config() or {}
+    _probe(_Output(Session({"json": True}, lambda text: None), False, ""), Listener(), False)
+    return {"sysctls": {path: kernel.sysctl(path) for _, path, *_ in _SYSCTLS}, "syscall": features.has_syscall(),
+            "config": {"CONFIG_" + name: config.get("CONFIG_" + name) for name in _CONFIG} if config else {},
+            "answers": {name: True for name, yes in heard.items() if yes}}
+
+
 def _probe(out, features, full):
     """features: loader.features, or what answers the same questions."""
+    from rawbpf.loader import kernel
     from rawbpf.loader.features import has_syscall
     from rawbpf.loader.uapi import MAP_TYPES, PROG_TYPES
+    if isinstance(features, _Recorded):
+        kernel, has_syscall = features, features.has_syscall
     if not hasattr(features, "ifindex"):
-        _system(out)
+        _system(out, kernel)
     out.section("syscall_config", "system call availability", "System call availability")
     out.answer("bpf_syscall", "bpf() syscall", has_syscall())
     out.end_section()
@@ -183,8 +235,7 @@ def _probe(out, features, full):
     out.close()
 
 
-def _system(out):
-    from rawbpf.loader import kernel
+def _system(out, kernel):
     out.section("system_config", "system configuration", "Misc kernel config items")
     if not out.macros:
         for name, path, subject, what, texts in _SYSCTLS:

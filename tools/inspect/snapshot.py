@@ -17,10 +17,11 @@ from ..failure import Failure
 from .command import run_object
 from .words import STATUS, fail
 
-USAGE = """usage: rawbpf snapshot FILE [maps]
+USAGE = """usage: rawbpf snapshot FILE [maps] [features]
 
 Writes what there is of programs, maps, links and BTF, who holds them and where they are pinned to FILE, which
-prog, map, link, btf, perf, net, cgroup, tree, who and diff read with --snapshot FILE. maps: the maps' elements too.
+prog, map, link, btf, perf, net, cgroup, struct_ops, tree, who, batch and diff read with --snapshot FILE.
+maps: the maps' elements too. features: what `feature probe` finds, too (as long as that takes).
 """
 FORMAT = 1
 KINDS = ("prog", "map", "link", "btf")
@@ -30,7 +31,7 @@ _ASKED = {"func_info": [], "line_info": [], "jited_ksyms": [], "jited_functions"
 
 # -- writing
 
-def take(path, with_maps=False, progress=None):
+def take(path, with_maps=False, progress=None, with_features=False):
     """Writes a snapshot; -> {kind: number of objects}."""
     import zipfile
     if os.path.exists(path) and not os.path.isfile(path):
@@ -39,7 +40,7 @@ def take(path, with_maps=False, progress=None):
     try:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "w+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            counts = _Writer(archive, with_maps, progress or (lambda text: None)).write()
+            counts = _Writer(archive, with_maps, progress or (lambda text: None)).write(with_features)
         os.replace(temporary, path)
     except BaseException:
         if os.path.exists(temporary):
@@ -52,7 +53,7 @@ class _Writer:
     def __init__(self, archive, with_maps, progress):
         self.archive, self.with_maps, self.progress = archive, with_maps, progress
 
-    def write(self):
+    def write(self, with_features=False):
         from . import cgroup, net, perf
         from .objects import comm, descriptors, pins
         from .cgroup import mounted
@@ -70,6 +71,10 @@ class _Writer:
         said["net"] = _or_none(lambda: [net.records()])
         root = mounted()
         said["cgroup"] = _or_none(lambda: list(cgroup.branches(root, False))) if root else []
+        if with_features:
+            self.progress("features")
+            from .feature import answers
+            said["features"] = answers()
         import socket
         said["interfaces"] = {str(index): name for index, name in socket.if_nameindex()}
         for name, path in (("kallsyms", "/proc/kallsyms"), ("btf/vmlinux", "/sys/kernel/btf/vmlinux")):
@@ -97,7 +102,8 @@ class _Writer:
                     record.update(self._program(item, info["id"]))
                 elif kind == "map":
                     record.update(key_size=item.key_size, value_size=item.value_size)
-                    if self.with_maps or is_table(item.info()):     # what programs say of themselves is always there
+                    # what programs say of themselves and structs of functions are always there
+                    if self.with_maps or item.type == "struct_ops" or is_table(item.info()):
                         self._elements(item, info["id"])
                 elif kind == "btf" and not (info.get("kernel_btf") and info["name"] == "vmlinux"):
                     self._blob("btf/%d" % info["id"], item.data)
@@ -200,7 +206,8 @@ class Recording:
     def records(self, what):
         found = self._said.get(what)
         if found is None:
-            fail("the snapshot has no %s records: the kernel did not tell" % what)
+            fail("the snapshot has no %s: %s" % (what, "it was taken without 'features'" if what == "features" else
+                                                 "the kernel did not tell"))
         return found
 
     def kallsyms(self):
@@ -319,11 +326,12 @@ _CLASSES = {"prog": _Program, "map": _Map, "link": _Recorded, "btf": _Btf}
 
 def show(session, words):
     path = words.next("file name")
-    with_maps = bool(words.take("maps"))
-    words.end()
+    wanted = set()
+    while words:
+        wanted.add(words.need("maps", "features"))
     from ..progress import Progress
     with Progress("snapshot") as progress:
-        counts = take(path, with_maps, progress)
+        counts = take(path, "maps" in wanted, progress, "features" in wanted)
     session.show([{"file": path, "bytes": os.path.getsize(path), **counts}], lambda fields: (
         "%s: %d programs, %d maps, %d links, %d BTF objects, %d bytes\n" % (
             path, counts["prog"], counts["map"], counts["link"], counts["btf"], fields["bytes"])), True)
