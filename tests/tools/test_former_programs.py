@@ -1,9 +1,14 @@
 """Names in stacks of a program that its process has left by executing another one."""
 
 import os
+import re
 import subprocess
 import time
 
+import pytest
+
+from rawbpf.elf.image import Image
+from rawbpf.elf.symbols import Symbols
 from rawbpf.tools.trace.processes import Processes
 from tests.cc import compile_c
 
@@ -66,3 +71,29 @@ def test_former_programs():
             child.kill()
             child.wait()
             processes.close()
+
+
+FIRST = """
+#include <unistd.h>
+__attribute__((noinline)) int first(int x) { __asm__ volatile("" : "+r"(x)); return x + 1; }
+int main(int argc, char **argv) { int x = first(1); return argc > x || execl(argv[1], argv[1], (char *)0); }
+"""
+# of the same size, at the same addresses
+SECOND = FIRST.replace("first", "later").replace("argv[1], (char *)0", "argv[1], \"\", (char *)0").replace(
+    "return argc", "if (!argv[1]) { later(2); return 0; } return argc")
+FLAGS = ("-O1", "-fno-pie", "-no-pie", "-fno-omit-frame-pointer")
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("printed", ("at once", "at the end"))
+def test_another_program_at_the_same_addresses(rawbpf, printed):
+    """Whose stack it is is told by the libraries, which are elsewhere."""
+    first, second = (compile_c(text, *FLAGS, name=name) for text, name in ((FIRST, "first"), (SECOND, "second")))
+    ours, other = (Symbols(Image.open(path)) for path in (first, second))
+    assert other.at(ours.find("first").value)[0].name in ("later", "main")
+    action = "printf(\"%s;\", ustack);" if printed == "at once" else "@[ustack] = count();"
+    done = rawbpf("trace", "-q", "-e", "uprobe:%s:first { %s }" % (first, action), "-c", "%s %s" % (first, second))
+    assert done.returncode == 0 and done.stderr == ""
+    names = re.findall(r"^ +(\w+)\+", done.stdout, re.M)
+    assert names[0] == "first" and "later" not in done.stdout, done.stdout

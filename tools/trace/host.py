@@ -74,14 +74,15 @@ class Host(types.Host):
         return self._stack(addresses, mode, frames, "0x%x")
 
     def user_stack(self, addresses, pid, probe_id, mode):
+        program = self.processes.program(addresses, pid)
         if mode == "build_id":
-            found = [(self.processes.build_id(address, pid), address) for address in addresses]
+            found = [(self.processes.build_id(address, pid, program), address) for address in addresses]
             return "\n" + "".join(["%s 0x%x\n" % where if where else "0x%x\n" % address for where, address in found])
 
         def frames(address, called):
             if self.lines:
-                return self.processes.frames(address, pid, called)
-            found = self.processes.resolve(address, pid)
+                return self.processes.frames(address, pid, called, program)
+            found = self.processes.resolve(address, pid, program)
             return [found] if found else []
         return self._stack(addresses, mode, frames, "0x%x ([unknown])" if mode == "perf" else "0x%x")
 

@@ -79,23 +79,41 @@ class Processes:
         for table in (self._snapshots, self._looked, self._recorded):
             table.pop(pid, None)
 
-    def resolve(self, address, pid):
-        """The name of an address in a process."""
-        symbols = self._with(address, pid)
+    def resolve(self, address, pid, program=None):
+        """The name of an address in a process. `program`: what `program` said of its stack."""
+        symbols = self._with(address, pid, program)
         return symbols.resolve(address) if symbols is not None else None
 
-    def frames(self, address, pid, called):
+    def frames(self, address, pid, called, program=None):
         """Its functions and source lines: see ProcessSymbols.frames."""
-        symbols = self._with(address, pid)
+        symbols = self._with(address, pid, program)
         return symbols.frames(address, called) if symbols is not None else []
 
-    def build_id(self, address, pid):
+    def build_id(self, address, pid, program=None):
         """(build id, file offset) of an address in a process, or None."""
-        symbols = self._with(address, pid)
+        symbols = self._with(address, pid, program)
         return symbols.build_id(address) if symbols is not None else None
 
-    def _with(self, address, pid):
+    def program(self, addresses, pid):
+        """Which program's stack that is: the ProcessSymbols of one that the process ran before it executed another
+        one, if that has more of the addresses mapped; else None. Programs that are no PIEs lie at the same
+        addresses, but their libraries hardly ever."""
+        def known(symbols):
+            return sum(symbols.mapping(address) is not None for address in addresses) if symbols is not None else 0
+        most = known(self.look(pid))
+        if most < len(addresses):       # perhaps it has executed another program since
+            self.settle()
+            most = max(known(self.look(pid)), known(self._of_records(pid)))
+        best = None
+        for each in self._formers(pid) if most < len(addresses) else ():
+            if known(each) > most:
+                best, most = each, known(each)
+        return best
+
+    def _with(self, address, pid, program=None):
         """The ProcessSymbols in which an address of a process has a name, or None."""
+        if program is not None and program.resolve(address) is not None:
+            return program
         snapshot = self.look(pid)
         if snapshot is None or (snapshot.resolve(address) is None and snapshot.mapping(address) is None):
             if self._look_again(pid):
@@ -110,16 +128,17 @@ class Processes:
 
     def _of_former(self, address, pid):
         """As `_with`, of the programs that the process ran before."""
+        return next((each for each in self._formers(pid) if each.resolve(address) is not None), None)
+
+    def _formers(self, pid):
+        """ProcessSymbols of the programs that the process ran before, the last one first."""
         from rawbpf.elf.symbolizer import ProcessSymbols
         former = self._former.get(pid, ())
         for number, (symbols, lines) in enumerate(former):
             if isinstance(lines, list):
                 lines = ProcessSymbols(b"\n".join(lines), cache=self._cache) if lines else None
                 former[number] = symbols, lines
-            for each in (symbols, lines):
-                if each is not None and each.resolve(address) is not None:
-                    return each
-        return None
+            yield from filter(None, (symbols, lines))
 
     def look(self, pid):
         """Remember a process as it is now, unless that was done. The ProcessSymbols, or None."""
