@@ -103,6 +103,13 @@ def run_object(name, verbs, usage, argv):
         return _failed(session, str(error))
     except OSError as error:
         return _failed(session, "%s: %s" % (error.filename, error.strerror) if error.filename else str(error))
+    except Exception as error:
+        from . import objects
+        path = objects.snapshot_path()
+        if path is None:
+            raise
+        # a snapshot's records are read where they are shown; that they are of another form shows there, in any way
+        return _failed(session, "%s is damaged: %s: %s" % (path, type(error).__name__, error))
 
 
 def _choose_source(path, name, verbs, words):

@@ -28,6 +28,11 @@ def use(recording):
     _recording, _symbols = recording, None
 
 
+def snapshot_path():
+    """The file that is read in the kernel's place, or None."""
+    return None if _recording is None else _recording.path
+
+
 def recorded(what):
     """The records of "perf", "net" or "cgroup" as -j has them, of a recording; None: ask the kernel."""
     return None if _recording is None else _recording.records(what)

@@ -13,7 +13,7 @@ class JsonWriter:
 
     def __init__(self, write, pretty=False):
         self._write, self._pretty = write, pretty
-        self._open, self._separator = [], ""
+        self._open, self._separator, self._named = [], "", False
 
     def _line(self):
         if self._pretty:
@@ -21,7 +21,7 @@ class JsonWriter:
 
     def _begin(self):
         self._write(self._separator)
-        self._separator = ","
+        self._separator, self._named = ",", False
 
     def open(self, bracket):
         """bracket: "[" or "{"."""
@@ -40,7 +40,7 @@ class JsonWriter:
     def name(self, text):
         self._begin()
         self._line()
-        self._separator = ""
+        self._separator, self._named = "", True
         self._write(_text(text) + (": " if self._pretty else ":"))
 
     def value(self, value):
@@ -70,14 +70,14 @@ class JsonWriter:
         """A value of nothing but dicts, lists, texts and numbers: the same as value(), faster."""
         if self._pretty:
             return self.value(record)
-        self._begin()
         text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+        self._begin()
         self._write(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
         return None
 
     def error(self, message):
         """An error where a value was to come; what is open is closed, so that it stays a document."""
-        if self._open[-1:] == ["}"] and self._separator:
+        if self._open[-1:] == ["}"] and not self._named:
             self.name("error")
             self.value(message)
         else:
