@@ -172,7 +172,7 @@ def refusal():
 
 
 def traceable(module, function, known_only=False):
-    """(module, name, BTF id) of the functions that match, can be traced (neither variadic nor on the kprobe
+    """(module, name, BTF id) of the functions that match, can be traced (neither variadic nor harmful nor on the kprobe
     blacklist, where a tracer could end in itself) and have as many arguments as registers, sorted. With
     `known_only`, nothing where the kernel does not say what is traceable."""
     in_module, in_function = matcher(module), matcher(function)
@@ -185,7 +185,7 @@ def traceable(module, function, known_only=False):
     for where in kernel_btf.modules():
         btf = kernel_btf.of(where) if in_module(where) else None
         for name, number in btf.functions() if btf is not None else ():
-            if in_function(name) and (can is None or (name, where) in can) and name not in bad:
+            if in_function(name) and (can is None or (name, where) in can) and name not in bad and not kallsyms.harmful(name):
                 count, variadic = btf.signature(number)
                 if count <= most and not variadic:
                     found[(where, name)] = number
@@ -222,6 +222,7 @@ class FentryPoint(BtfArgsPoint):
     compares_pid = True
     user_space = False
     cookies = False  # one program a function: its name is known when it is made
+    last_first = True
 
     def __init__(self, source, module, function, type_id):
         self.source = source

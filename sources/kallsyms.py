@@ -187,6 +187,11 @@ def traceable_addresses(wanted):
             for key, found in table.items()}
 
 
+#: Functions that a pattern does not mean though ftrace takes them: a probe in all of what runs when a CPU idles or leaves a
+#: critical section makes the system stand still (the kernel's own tests of kprobe_multi leave them out, and so does bpftrace).
+harmful = re.compile(r"rcu_|(?:arch_cpu_idle|default_idle|bpf_dispatcher_xdp_func)\Z").match
+
+
 @functools.lru_cache(maxsize=1)
 def blacklist():
     """Names of functions that kprobes may not be put on, as far as debugfs says (may be empty)."""

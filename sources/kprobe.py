@@ -175,12 +175,13 @@ class KprobeSession(Kprobe):
 
 def candidates(module, function):
     """(name, module or "") of the traceable functions that match, sorted, one entry a function. Those on the
-    kprobe blacklist are left out."""
+    kprobe blacklist and the harmful ones are left out."""
     in_function, bad = matcher(function), kallsyms.blacklist()
     names = kallsyms.beginning_with(re.match(r"[^*?\[]*", function).group())
     if names is None:
         names = [(n, m) for n, m in kallsyms.names() if m != "bpf"]
-    found = [(n, m) for n, m in names if in_function(n) and ".part." not in n and n not in bad]
+    found = [(n, m) for n, m in names if in_function(n) and ".part." not in n and n not in bad
+             and not kallsyms.harmful(n)]
     if module:
         in_module = matcher(module)
         found = [(n, m) for n, m in found if in_module(m or "vmlinux")]

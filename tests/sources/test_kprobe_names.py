@@ -159,3 +159,12 @@ def test_listing(played, monkeypatch):
         "kprobe:alone", "kprobe:half", "kprobe:modfn", "kprobe:twice", "kprobe:variant.isra.0"]
     assert [each.text for each in sources.list_events("kprobe:mod:*")] == ["kprobe:mod:modfn", "kprobe:mod:twice"]
     assert [each.text for each in sources.list_events("kprobe:*:t*")] == ["kprobe:mod:twice", "kprobe:vmlinux:twice"]
+
+
+def test_harmful_ones_are_no_pattern_s(monkeypatch):
+    """What runs whenever a CPU idles or leaves a critical section; a name alone still means it."""
+    names = [(name, "") for name in ("arch_cpu_idle", "arch_cpu_idle_enter", "default_idle", "rcu_note", "srcu_note")]
+    monkeypatch.setattr(kallsyms, "traceable", lambda: names)
+    monkeypatch.setattr(kallsyms, "blacklist", frozenset)
+    assert kprobe.candidates("", "*") == [("arch_cpu_idle_enter", ""), ("srcu_note", "")]
+    assert kprobe.candidates("", "rcu_*") == []

@@ -246,15 +246,15 @@ class Runner:
         if "NEW_PIDNS" in case.directives:
             words = ["unshare", "--fork", "--pid", "--mount-proc", "-r", "--kill-child", "--", *befores[0].split()]
             started.append(self._start(words))
-            first = _wait(lambda: _children(started[0].pid))
+            first = self.wait(lambda: _children(started[0].pid))
             inside = ["nsenter", "-p", "-m", "-t", str(first[0])]
             for text in befores[1:]:
                 started.append(self._start(inside + [self._absolute(word) for word in text.split()]))
-                _wait(lambda: [pid for pid in _children(started[-1].pid) if _comm(pid) == _name(text.split()[0])])
+                self.wait(lambda: [pid for pid in _children(started[-1].pid) if _comm(pid) == _name(text.split()[0])])
         else:
             for text in befores:
                 started.append(self._start(text.split()))
-                _wait(lambda: [pid for pid in _family(started[-1].pid) if _comm(pid) == _name(text.split()[-1])])
+                self.wait(lambda: [pid for pid in _family(started[-1].pid) if _comm(pid) == _name(text.split()[-1])])
         command = " ".join(inside) + " " + self.command(case)
         if "{{BEFORE_PID}}" in command:
             wanted = _name(befores[0].split()[-1])
@@ -278,6 +278,16 @@ class Runner:
             elif process.returncode != int(case.get("RETURN_CODE", 0)):
                 return "fail", "exit status %d\n%s" % (process.returncode, details)
         return "pass", details
+
+    def wait(self, ask):
+        """What ask() returns as soon as it is something."""
+        end = time.monotonic() + TIMEOUT * self.patience
+        while time.monotonic() < end:
+            found = ask()
+            if found:
+                return found
+            time.sleep(0.02)
+        raise TimeoutError("a BEFORE program did not start")
 
     def command(self, case):
         if case.get("RUN"):
@@ -376,17 +386,6 @@ def _children(pid):
 def _family(pid):
     """A process, its children and theirs."""
     return [pid] + [one for child in _children(pid) for one in _family(child)]
-
-
-def _wait(ask, seconds=TIMEOUT):
-    """What ask() returns as soon as it is something."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = ask()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise TimeoutError("a BEFORE program did not start")
 
 
 def main(argv=None):

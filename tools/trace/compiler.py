@@ -382,9 +382,9 @@ class Compiler:
         programs = []
         for unit in units:
             resolver = self._pass(unit, True)
-            name = _program_name(unit)
+            name, function_name = _program_names(unit)
             try:
-                function, code = self._program(unit, resolver, name)
+                function, code = self._program(unit, resolver, function_name)
             except ScriptError as error:
                 self.diagnostics.add(error)
                 continue
@@ -436,6 +436,9 @@ class Compiler:
         return KernelMap("events", "perf_event_array", 4, 4, 0)
 
 
+LONGEST_NAME = 100      # the kernel's KSYM_NAME_LEN was 128
+
+
 def _group(points, reads_args, per_point):
     """Lists of points that one program each can serve, in order of appearance. One that is the same text of
     `per_point` built-ins apart serves many where the kernel can tell it which point was hit."""
@@ -456,7 +459,8 @@ def _group(points, reads_args, per_point):
     return groups
 
 
-def _program_name(unit):
+def _program_names(unit):
+    """Of the program, which has 15 characters, and of its function in BTF, by which fentry:bpf finds it."""
     import re
     point = unit.point
     base = point.when or point.func or point.name.rsplit(":", 1)[-1]
@@ -464,7 +468,7 @@ def _program_name(unit):
         base = point.name           # BTF takes names only: of an interval, all of its parts
     base = re.sub("[^A-Za-z0-9_]", "_", base)
     number = "_%d" % (unit.number + 1)
-    return (base[:15 - len(number)] + number)
+    return base[:15 - len(number)] + number, base[:LONGEST_NAME] + number
 
 
 __all__ = ["Aggregate", "Compiler", "Options"]
