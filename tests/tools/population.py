@@ -172,11 +172,14 @@ class Population:
     def _make_programs(self):
         maps = self.maps
         main = code.map_fd(1, maps["hash"]) + code.mov_reg(2, 10) + code.store_imm(10, -4, 0, 4) + code.alu(0, 2, -4) \
-            + code.call(code.LOOKUP) + code.insn(0x85, 0, 1, 0, 1) + code.EXIT + code.mov(0, 1) \
+            + code.call(code.LOOKUP) + code.mov(1, 0) + code.insn(0x85, 0, 1, 0, 1) + code.EXIT + code.mov(0, 1) \
             + code.store_imm(10, -4, 0, 4) + code.insn(0xc3, 10, 0, -4, int(kernel.release() >= (5, 12))) + code.RETURN_0
-        blob, functions = function_types([("main", 0), ("second", 8)])
+        blob, functions = function_types([("main", 0), ("second", 9)])
+        name = struct.pack("<I", blob.index(b"\0second\0") + 1 - 24 - struct.unpack_from("<I", blob, 16)[0])
+        # of global linkage, without which it could not be replaced
+        blob = blob.replace(name + struct.pack("<I", info(12)), name + struct.pack("<I", info(12, 1)))
         strings = len(blob) - blob.index(b"\0long\0")
-        lines = struct.pack("=IIII", 0, strings - 5, strings - 5, 7 << 10 | 3) + struct.pack("=IIII", 8, 0, 1, 9 << 10 | 1)
+        lines = struct.pack("=IIII", 0, strings - 5, strings - 5, 7 << 10 | 3) + struct.pack("=IIII", 9, 0, 1, 9 << 10 | 1)
         described = self.keep(BtfObject.load(blob))
         self._try(self.programs, "two", lambda: Program.load(
             "socket_filter", main, name="t_two", btf=described, func_info=functions, line_info=(16, lines)))

@@ -54,7 +54,8 @@ class Compared:
     def __call__(self, *words):
         theirs = bpftool(*words)
         status, mine, error = run(*words)
-        other = theirs.stdout
+        # where the kernel knows fewer fields than it (before 5.11), it says so, and goes on with another document
+        other = re.sub(r'^\{"error":"can\'t get BTF \(ID \d+\) object info: [^"]*"\},', "", theirs.stdout)
         if "-j" in words:
             mine, other = (json.dumps(_comparable(json.loads(text))) for text in (mine, _struct_ops(other)))
         else:
@@ -162,7 +163,8 @@ exit
 
 def test_graph(host, same):
     """Without an exit before the end, which bpftool draws to the next block."""
-    with Program.load("socket_filter", assemble(EVERY).instructions(), name="t_graph") as program:
+    text = EVERY if kernel.release() >= (5, 12) else re.sub("lock .*\n", "", EVERY)
+    with Program.load("socket_filter", assemble(text).instructions(), name="t_graph") as program:
         for flags in ([], ["opcodes"], ["linum"], ["opcodes", "linum"]):
             same("prog", "dump", "xlated", "id", program.info().id, "visual", *flags)
     for flags in ([], ["linum"]):

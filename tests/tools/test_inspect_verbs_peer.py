@@ -157,7 +157,7 @@ def _until_it_writes(words, fire):
     """What a command writes that reads on, interrupted when it has said something."""
     with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
         found, until = b"", time.monotonic() + 60
-        while not found.count(b"}" if b"{" in found else b"\n") and time.monotonic() < until:
+        while not (b"}" in found if b"{" in found else b"\n" in found or found.count(b'"') > 1) and time.monotonic() < until:
             fire()
             if select.select([reader.stdout], [], [], 0.1)[0]:
                 found += os.read(reader.stdout.fileno(), 1 << 16)
