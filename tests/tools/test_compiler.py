@@ -227,3 +227,31 @@ def test_locked_down_kernels_are_named():
 def test_a_number_without_sign_below_zero_is_worth_a_warning():
     result = compiled("BEGIN { if (nsecs < 0) { exit(); } }")
     assert "never true" in result.warnings[0].message
+
+
+# --- sessions ----------------------------------------------------------------------------------------
+
+class Sessions(Box):
+    """A kernel with kprobe_multi and sessions, where every function can be joined."""
+
+    def joined(self, entries, returns):
+        return [*entries] if [p.function for p in entries] == [p.function for p in returns] else None
+
+
+@pytest.mark.parametrize("text, programs", [
+    ("kprobe:do_exit { @ = 1; } kretprobe:do_exit { @ = 2; }", 1),
+    ("k:do_exit /pid == 1/ { @[tid] = nsecs; } kr:do_exit /@[tid]/ { delete(@, tid); for ($i : 0..@n) { print($i); } }", 1),
+    ("kprobe:do_exit { for ($i : 0..@n) { print($i); } } kretprobe:do_exit { for ($i : 0..@n) { print($i); } @n = retval; }", 1),
+    ("kprobe:do_exit { @ = 1; } kprobe:do_exit { @ = 3; } kretprobe:do_exit { @ = 2; }", 3),     # in the order of the script
+    ("kprobe:do_exit { @ = 1; } kretprobe:do_exit { @[probe] = 2; }", 2),
+    ("kprobe:do_exit, kprobe:free_task { @ = 1; } kretprobe:do_exit { @ = 2; }", 2),
+    ("kprobe:do_exit { @ = 1; } kretprobe:free_task { @ = 2; }", 2)])
+def test_kprobe_and_kretprobe_of_a_function_are_one_session(monkeypatch, text, programs):
+    from rawbpf.sources import kprobe
+    monkeypatch.setattr(kprobe.Kprobe, "expand", lambda self, spec, target: [kprobe.KprobePoint(self, "", spec.function, 0)])
+    result = compiled(text, Sessions())
+    assert len(result.programs) == programs
+    kfuncs = [i.ref.name for p in result.programs for i in p.code.instructions if i.code == 0x85 and i.src == 2]
+    assert kfuncs == (["bpf_session_is_return"] if programs == 1 else [])
+    if programs == 1 and "for" in text:
+        assert len(result.programs[0].code.functions) == 1 + text.count("for (")

@@ -3,11 +3,13 @@
 import errno
 import json
 import os
+import re
 import struct
 import subprocess
 
 import pytest
 
+from rawbpf.elf.btf import Btf
 from rawbpf.loader import KernelError, Map, Program, kernel
 from rawbpf.loader.detached import mount
 from rawbpf.loader.netlink import Socket
@@ -177,3 +179,31 @@ def test_tokens_as_bpftool_has_them(tmp_path):
             assert str(place) in theirs.stdout and run(*flags, "token", "list")[1] == theirs.stdout
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.peer
+def test_forms_of_a_dump_of_types(tmp_path):
+    """Options in any order, a base, files of modules: as bpftool's."""
+    with Program.load("socket_filter", code.RETURN_0):
+        base = "/sys/kernel/btf/vmlinux"
+        module = next((path for path in sorted(os.listdir("/sys/kernel/btf")) if path != "vmlinux"), None)
+        one, two = (str(Btf.open().find_id(name, "struct")) for name in ("list_head", "path"))
+        words = [["file", base, "root_id", one, "root_id", two, "format", "c"], ["file", base, "unsorted", "format", "c", "root_id", two],
+                 ["file", base, "root_id", "7", "-j"]]
+        if module:
+            words += [["file", "/sys/kernel/btf/" + module], ["-B", base, "file", "/sys/kernel/btf/" + module]]
+        for one in words:
+            theirs = subprocess.run(command("bpftool", "btf", "dump", *one), stdout=subprocess.PIPE, universal_newlines=True)
+            mine = run("btf", "dump", *one)[1]
+            if "c" in one:
+                # ours asks for clang where it has words for clang, and says at the beginning what structs there are
+                mine, other = (sorted(line for line in text.split("\n") if line and line[0] != "#" and not re.match(
+                    r"(struct|union|enum) \w+;", line)) for text in (mine, theirs.stdout))
+                assert mine == other and len(mine) > 1
+            else:
+                assert theirs.returncode == 0 and mine == theirs.stdout, one
+        for one in (["file", base, "root_id", "5", "root_id", "5"], ["file", base, "root_id", "99999999"], ["file", base, "format", "x"]):
+            assert run("btf", "dump", *one)[0] == 255
+            assert subprocess.run(command("bpftool", "btf", "dump", *one), stdout=subprocess.PIPE, stderr=subprocess.PIPE).returncode
+        assert run("btf", "dump", "file", base, "file", base)[2].startswith("Error: not supported: several files in one dump")

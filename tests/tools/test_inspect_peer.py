@@ -181,7 +181,8 @@ def test_elements(host, same):
 
 def test_btf(host, same):
     for number in {getattr(item.info(), "btf_id", 0) for item in [*host.maps.values(), *host.programs.values()]} - {0}:
-        same("btf", "show", "id", number, "-j")
+        if kernel.release() >= (5, 11):     # older kernels know fewer fields than bpftool, which then shows nothing
+            same("btf", "show", "id", number, "-j")
         same("btf", "dump", "id", number, "-j")
         same("btf", "dump", "id", number)
 

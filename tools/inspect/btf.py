@@ -22,9 +22,8 @@ def record(blob, users, held):
               "map_ids": users["map"].get(info.id, [])}
     if info.id in held:
         fields["pids"] = held[info.id]
-    if hasattr(info, "kernel_btf"):
-        fields["kernel"] = info.kernel_btf
-    if info.name:
+    fields["kernel"] = bool(getattr(info, "kernel_btf", False))        # told since 5.11
+    if getattr(info, "name", ""):
         fields["name"] = info.name
     return fields
 
@@ -76,6 +75,8 @@ def source(session, words):
     kind = words.need("id", "map", "prog", "file")
     if kind == "file":
         path = words.next("file name")
+        if words.take("file"):
+            fail("not supported: several files in one dump, because their types are not merged: dump one after the other")
         if base is None and os.path.dirname(os.path.abspath(path)) == os.path.dirname(VMLINUX) \
                 and os.path.basename(path) != "vmlinux":
             base = Btf.open()
@@ -102,12 +103,14 @@ def dump(session, words):
     btf, roots = source(session, words)
     form, ordered, chosen = "raw", True, []
     while words:
-        option = words.need("format", "root_id")
+        option = words.need("format", "root_id", "unsorted")
         if option == "root_id":
             chosen.append(words.number("root_id"))
-            continue
-        form = words.need("c", "raw")
-        if form == "c" and words.take("unsorted"):
+            if chosen[-1] in chosen[:-1]:
+                fail("duplicate root_id %d supplied" % chosen[-1])
+        elif option == "format":
+            form = words.need("c", "raw")
+        else:
             ordered = False
     if chosen:
         if roots is not None:

@@ -10,7 +10,7 @@ from .words import fail
 
 USAGE = """usage: rawbpf iter pin OBJ PATH [map MAP]
 
-OBJ: an object file with one iterator (SEC("iter/...")); MAP: the map whose elements it walks.
+OBJ: an object file, the first iterator of which (SEC("iter/...")) is pinned; MAP: the map whose elements it walks.
 """
 
 
@@ -30,8 +30,8 @@ def pin(session, words):
             load_object(session, loaded)
             found = [program.program for program in loaded.programs.values()
                      if program.program is not None and program.expected_attach_type == "trace_iter"]
-            if len(found) != 1:
-                fail("the object must have one iterator, it has %d" % len(found))
+            if not found:
+                fail("the object has no iterator")
             info = b"" if walked is None else struct.pack("=I12x", walked.fileno())
             with attach_iter(found[0], info) as link:
                 link.pin(place)
