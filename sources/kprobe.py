@@ -150,7 +150,7 @@ class Kretprobe(Kprobe):
 
 class KprobeSession(Kprobe):
     """One program that runs at the entry and, unless it returned 1 there, at the return (6.10+).
-    bpf_session_is_return() tells which; for Python programs, a script has kprobe and kretprobe."""
+    bpf_session_is_return() tells which. Of a script's kprobe and kretprobe, `joined` makes one."""
 
     names = ("kprobe_session",)
     listed = ""
@@ -253,6 +253,28 @@ def _missing(source, spec):
 
 NOT_TRACEABLE = ('%s is not traceable (either non-existing, inlined, or marked as "notrace"); attaching to it will '
                  "likely fail")
+
+
+class _Joined(KprobeSession):
+    names = ("kprobe",)
+
+
+def joined(entries, returns):
+    """The points of one session for two programs' points: `entries` kprobes, `returns` kretprobes of the same functions. None
+    where they are not, or this kernel has no sessions (6.10), or a function is not one that ftrace knows by its name."""
+    from rawbpf.loader import features
+
+    if [point.function for point in entries] != [point.function for point in returns]:
+        return None
+    if any(point.source.shown != kind or point.module or point.offset or point.address or point.refusal or point.warning
+           for kind, points in (("kprobe", entries), ("kretprobe", returns)) for point in points):
+        return None
+    if not has_multi() or not features.has_link("kprobe_session"):
+        return None
+    counts = kallsyms.traceable_counts()
+    if any(counts.get(point.function) != 1 for point in entries):
+        return None
+    return [KprobePoint(_Joined(), "", point.function, 0, 0, True) for point in entries]
 
 
 class KprobePoint(RegistersPoint):

@@ -243,7 +243,7 @@ class Sessions(Box):
     ("k:do_exit /pid == 1/ { @[tid] = nsecs; } kr:do_exit /@[tid]/ { delete(@, tid); for ($i : 0..@n) { print($i); } }", 1),
     ("kprobe:do_exit { for ($i : 0..@n) { print($i); } } kretprobe:do_exit { for ($i : 0..@n) { print($i); } @n = retval; }", 1),
     ("kprobe:do_exit { @ = 1; } kprobe:do_exit { @ = 3; } kretprobe:do_exit { @ = 2; }", 3),     # in the order of the script
-    ("kprobe:do_exit { @ = 1; } kretprobe:do_exit { @[probe] = 2; }", 2),
+    ("kprobe:do_exit { @ = 1; } kretprobe:do_exit { @a[probe] = 2; }", 2),
     ("kprobe:do_exit, kprobe:free_task { @ = 1; } kretprobe:do_exit { @ = 2; }", 2),
     ("kprobe:do_exit { @ = 1; } kretprobe:free_task { @ = 2; }", 2)])
 def test_kprobe_and_kretprobe_of_a_function_are_one_session(monkeypatch, text, programs):

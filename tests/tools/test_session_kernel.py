@@ -205,3 +205,22 @@ def test_probes_of_one_event_run_as_written(event):
         script.stop()
         seen = [each.value for each in script]
     assert len(seen) >= 9 and seen == [1, 2, 3] * (len(seen) // 3)
+
+
+@pytest.mark.vm
+@pytest.mark.parametrize("function", ("hrtimer_nanosleep", "hrtimer_nanos*"))
+def test_kprobe_and_kretprobe_of_one_function(function):
+    """One program and one link where the kernel has sessions (6.10); what they do is the same."""
+    import os
+    from rawbpf.loader import features
+    from rawbpf.tools.trace import Script
+    with Script("kprobe:%s /pid == %d/ { @s[tid] = nsecs; @n += arg1 == arg1; } kretprobe:%s /@s[tid]/ { if (retval == 0) { print(nsecs - @s[tid]); } "
+                "delete(@s, tid); }" % (function, os.getpid(), function)) as script:
+        script.attach()
+        assert len(script.compiled.programs) == (1 if features.has_link("kprobe_session") else 2)
+        for _ in range(3):
+            time.sleep(0.002)
+        script.stop()
+        seen = [each.value for each in script]
+    assert len(seen) == 3 and min(seen) >= 2000000
+    assert script.maps["@n"] == 3 and script.maps["@s"] == {}

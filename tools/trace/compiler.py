@@ -151,6 +151,7 @@ class Compiler:
         self.diagnostics.check()
         if not units:
             raise NoProbes(self.diagnostics.warnings)
+        self._join_sessions(units)
         count = sum(1 if "_multi" in (unit.point.expected_attach_type or "") else len(unit.points) for unit in units)
         if count > self.config.max_probes:
             raise ScriptError(units[-1].probe.span, "Can't attach to %d probes because it exceeds the current limit "
@@ -159,6 +160,29 @@ class Compiler:
                                "but BE CAREFUL since a high number of probes attached can cause your system to "
                                "crash."])
         return units
+
+    def _join_sessions(self, units):
+        """A kprobe and the kretprobe of the same functions are one program with one link where the kernel has sessions and
+        nothing else is at these places: it costs the function that is traced less."""
+        by_place = {}
+        for probe in self.script.probes:
+            for attach_point in probe.attach_points:
+                if attach_point.kind in SESSION_KINDS:
+                    by_place.setdefault(tuple(attach_point.parts[1:]), []).append((SESSION_KINDS[attach_point.kind], probe))
+        of_probe = {}
+        for unit in units:
+            of_probe.setdefault(id(unit.probe), []).append(unit)
+        for found in by_place.values():
+            if sorted(kind for kind, _ in found) != ["kprobe", "kretprobe"]:
+                continue
+            probes = [probe for _, probe in sorted(found, key=lambda pair: pair[0])]
+            pair = [of_probe.get(id(probe), ()) for probe in probes]
+            if all(len(probe.attach_points) == 1 and not self._needs(probe)[1] for probe in probes) and all(
+                    len(each) == 1 for each in pair):
+                (entry,), (returning,) = pair
+                points = self.machine.joined(entry.points, returning.points)
+                if points:
+                    entry.returning, entry.session = returning, points
 
     def _of_kinds(self, attach_point):
         from rawbpf.sources import SourceError
@@ -380,25 +404,27 @@ class Compiler:
 
     def _programs(self, units):
         programs = []
+        returning = {unit.returning for unit in units}
         for unit in units:
-            resolver = self._pass(unit, True)
+            if unit in returning:
+                continue
             name, function_name = _program_names(unit)
             try:
-                function, code = self._program(unit, resolver, function_name)
+                function, code = self._program(unit, function_name)
             except ScriptError as error:
                 self.diagnostics.add(error)
                 continue
-            programs.append(CompiledProgram(name, code, unit.points, self.point_texts.cookies(unit), function, unit.probe))
+            programs.append(CompiledProgram(name, code, unit.session or unit.points, self.point_texts.cookies(unit), function,
+                                            unit.probe))
         return programs
 
-    def _program(self, unit, resolver, name):
+    def _program(self, unit, name):
         """(ir.Function, Code) of a unit. Where the stack is too small for it, all but single numbers go to scratch memory,
         which is slower."""
         from rawbpf.asm import AsmError, compile_function
-        from .lower import Lowering
         from .same_calls import merge_calls
         for frugal in (False, True):
-            function = Lowering(self, unit, resolver, name, frugal).run()
+            function = self._function(unit, name, frugal)
             merge_calls(function)
             try:
                 return function, compile_function(function, self.machine.cpu_level)
@@ -408,6 +434,23 @@ class Compiler:
                 reason = error
         raise ScriptError(unit.probe.span, "This probe needs more stack than a BPF program has: %s" % reason,
                           ["use fewer variables across loops, or several probes"])
+
+    def _function(self, unit, name, frugal):
+        """The ir.Function of a unit, and of the kretprobe that is one session with it."""
+        from rawbpf.asm import ir
+        from .lower import Lowering
+        f, callbacks = ir.Function(name), 0
+        if unit.returning is not None:
+            entry, returning = f.block("entry"), f.block("return")
+            # a bool: the other bits of the register are the kernel's own
+            f.branch("!=", f.alu("&", f.call_kfunc("bpf_session_is_return", f.params[0]), 1), 0, returning, entry)
+            f.position(returning)
+            lowering = Lowering(self, unit.returning, self._pass(unit.returning, True), f, frugal)
+            lowering.run()
+            callbacks = lowering.callbacks
+            f.position(entry)
+        Lowering(self, unit, self._pass(unit, True), f, frugal, callbacks).run()
+        return f
 
     def _compiled(self, programs):
         kernel_maps = {}
@@ -436,6 +479,7 @@ class Compiler:
         return KernelMap("events", "perf_event_array", 4, 4, 0)
 
 
+SESSION_KINDS = {"kprobe": "kprobe", "k": "kprobe", "kretprobe": "kretprobe", "kr": "kretprobe"}
 LONGEST_NAME = 100      # the kernel's KSYM_NAME_LEN was 128
 
 

@@ -25,24 +25,24 @@ from .types import Pointer
 
 
 class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
-    """`unit` a resolve.Unit whose nodes carry their types; `r` the Resolver that put them there; `frugal`: little goes to
-    the stack."""
+    """`unit` a resolve.Unit whose nodes carry their types; `r` the Resolver that put them there; `function` the ir.Function
+    at whose end the code goes; `frugal`: little goes to the stack."""
 
-    def __init__(self, script, unit, r, name, frugal=False):
+    def __init__(self, script, unit, r, function, frugal=False, callbacks=0):
         self.script, self.unit, self.r = script, unit, r
         # values and keys up to this size are on the BPF stack
         self.stack_value, self.stack_key = (8, 8) if frugal else (STACK_VALUE, STACK_KEY)
         self.point = unit.point
         for var in (*unit.variables.values(), *unit.for_variables.values()):
             var.place, var.start = None, 0
-        self.f = ir.Function(name)
+        self.f = function
         self.ctx = self.f.params[0]
         self.scratch = Scratch(self, claimed=script.interruptible(self.point))
         self.scopes = []
         self.result = None           # the variable that holds what is returned, where that matters
         self.at = None               # the expression at hand, for messages
         self.loops = []              # (break block, continue block)
-        self.callbacks = 0
+        self.callbacks = callbacks   # so many are in the function already
         self.depth = 0               # of callbacks in callbacks
         self.frame = None            # base of the shared frame: Slot, or Value in a callback
         self.inner_scratch = None    # scratch base in a callback
@@ -51,7 +51,7 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
     # -- the program
 
     def run(self):
-        """Make the code; returns the ir.Function."""
+        """Make the code."""
         f, probe = self.f, self.unit.probe
         self.exit, self.leave = f.block("exit"), f.block("leave")
         early, body, late, start = f.block("start"), f.block("body"), f.block("late"), f.block("first")
@@ -98,7 +98,6 @@ class Lowering(LoopCode, ExpressionCode, MemoryCode, MapCode, OutputCode):
         f.jump(self.exit)
         f.position(self.exit)
         f.ret(0 if self.result is None else self.result)
-        return f
 
     def _make_frame(self):
         """The variables that callbacks use, if there are any, in one piece of stack: the context, the scratch

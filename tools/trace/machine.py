@@ -57,6 +57,11 @@ class Machine:
         """Flag for arrays whose values can be mapped (5.5)."""
         return 1 << 10 if self.release >= (5, 5) else 0
 
+    def joined(self, entries, returns):
+        """The points of one session for those of a kprobe and of a kretprobe, or None."""
+        from rawbpf.sources.kprobe import joined
+        return joined(entries, returns)
+
     @functools.cached_property
     def ringbuf(self):
         from rawbpf.loader import features

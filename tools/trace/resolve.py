@@ -59,6 +59,8 @@ class Unit:
         self.sizes = {}                 # id of a sizeof or offsetof -> number
         self.infos = {}                 # id of a typeinfo -> ast.Record
         self.used = {}                  # id of an ast.Variable that is read -> Variable
+        self.returning = None           # the Unit of the kretprobe that is one session with this kprobe
+        self.session = ()               # the points of that session
 
     @property
     def point(self):
