@@ -96,12 +96,15 @@ class SymbolTable:
             values.byteswap()
         return values
 
-    def indexes_of(self, types):
-        """Indexes of the defined symbols with these types."""
+    def _are(self, types):
+        """For every symbol: not 0 if it is defined and has one of these types."""
         mask = bytes(i & 15 in types for i in range(256))
         # a section of 0 (SHN_UNDEF) makes the product 0
-        wanted = map(mul, self._column("info").translate(mask), self._column("section"))
-        return compress(range(self.count), wanted)
+        return map(mul, self._column("info").translate(mask), self._column("section"))
+
+    def indexes_of(self, types):
+        """Indexes of the defined symbols with these types."""
+        return compress(range(self.count), self._are(types))
 
     # -- single symbols ----------------------------------------------------------------------------
 
@@ -165,6 +168,18 @@ class SymbolTable:
             if known and (value, symbol[0]) in known:
                 continue
             yield symbol
+
+    def names(self, types):
+        """The names of these symbols, without versions, as the keys of a dict: much quicker than `each`."""
+        strings = bytes(self.image.buffer[self.strings:self.strings_end])
+        if self.dynamic or b"@" in strings or not strings.isascii() or strings[-1:] != b"\0":
+            return dict.fromkeys(symbol.name for symbol in self.each(types))
+        text = strings.decode("ascii")
+        find = text.find
+        found = {text[at:find("\0", at)]: None for at in compress(self._column("name"), self._are(types)) if at}
+        if "" in found:         # of those that begin at the end or behind it, each says so
+            return dict.fromkeys(symbol.name for symbol in self.each(types))
+        return found
 
     def _rows(self):
         """(name, info, section, value, size) of every symbol."""
@@ -370,6 +385,15 @@ class Symbols:
     def functions(self):
         """Every function (IFUNCs too) once, with each of its names and versions."""
         return self.each(FUNCTIONS)
+
+    def function_names(self):
+        """The names of all functions, without versions, as the keys of a dict: much quicker than `functions`."""
+        found = {}
+        for table in self._all_tables():
+            names = getattr(table, "names", None)
+            each = names(FUNCTIONS) if names else dict.fromkeys(symbol.name for symbol in table.each(FUNCTIONS))
+            found = {**found, **each} if found else each
+        return found
 
     def each(self, types=NAMED):
         """Every symbol of these ELF types once, with each of its names and versions."""

@@ -357,7 +357,8 @@ def literal_function(name):
 
 def are_plain(names):
     """Are all of these, of which there may be half a million, as `literal_function` writes them?"""
-    return _FUNCTION.match("\n".join(names) or "x") is not None and not any("\n" in name for name in names)
+    text = "\n".join(names)
+    return _FUNCTION.match(text or "x") is not None and text.count("\n") == max(len(names) - 1, 0)
 
 
 def has_wildcard(text):

@@ -51,7 +51,7 @@ class Binary:
     @functools.cached_property
     def function_names(self):
         """All of them, for hints."""
-        return {symbol.name for symbol in self.symbols.functions()}
+        return self.symbols.function_names()
 
     @property
     def dwarf(self):

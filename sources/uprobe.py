@@ -11,6 +11,7 @@ uprobe_multi link (Linux 6.6+); else each by a perf event of the uprobe PMU (4.1
 import errno
 import os
 import re
+from operator import itemgetter
 from typing import NamedTuple
 
 from rawbpf.elf.process import living_thread
@@ -247,16 +248,17 @@ class Uprobe(Source):
 
     def _listed(self, binary, shown, language, pattern, tell):
         """The functions of one file, sorted by their lines."""
-        found = {symbol[0]: symbol for symbol in functions(binary, pattern, tell, bool(language))}
         if language:
-            found = {self._line(shown, language, name): symbol for name, symbol in found.items()}
+            found = {self._line(shown, language, s.name): s.name for s in functions(binary, pattern, tell, True)}
             prefix = ""
         else:
+            found = names(binary, pattern, tell)
             prefix = "%s:%s:" % (self.shown, shown)
             if not are_plain(found):     # mostly every name is
-                found = {literal_function(name): symbol for name, symbol in found.items()}
+                found = {literal_function(name): name for name in found}
+        make = tuple.__new__
         for text in sorted(found):
-            yield _ListedFunction(prefix + text, self, binary, found[text])
+            yield make(_ListedFunction, (prefix + text, found[text] or text, self, binary))
 
     def _line(self, shown, language, name):
         from rawbpf.elf.demangle import demangle
@@ -267,18 +269,18 @@ class Uprobe(Source):
         return "%s:%s:%s:%s" % (self.shown, shown, language, name)
 
 
-class _ListedFunction(Listed):
-    """A function of a file; half a million of them must be cheap."""
+class _ListedFunction(tuple):
+    """A Listed of a function of a file, of which half a million must be cheap: (text, name, Uprobe, Binary)."""
 
-    __slots__ = ("source", "binary", "symbol")
-
-    def __init__(self, text, source, binary, symbol):
-        self.text, self.source, self.binary, self.symbol = text, source, binary, symbol
+    __slots__ = ()
+    text = property(itemgetter(0))
+    verbose, __repr__ = Listed.verbose, Listed.__repr__
 
     @property
     def arguments(self):
-        symbol = self.symbol
-        return UprobePoint(self.source, self.binary, symbol.name, symbol.value, 0, None, symbol).declarations()
+        _, name, source, binary = self
+        symbol = next(s for s in binary.symbols.find_all(name) if s.is_function)
+        return UprobePoint(source, binary, symbol.name, symbol.value, 0, None, symbol).declarations()
 
 
 class Uretprobe(Uprobe):
@@ -303,15 +305,29 @@ def functions(binary, pattern, tell=None, demangled=False):
     """The Symbols of functions with code in the file whose names match; with `demangled`, those whose
     C++ or Rust names do (without the parameters, unless the pattern has some). What is wrong with the file is a
     SourceError, or told to `tell`."""
+    return _told(binary, tell, lambda: _named(binary, pattern, demangled))
+
+
+def names(binary, pattern, tell):
+    """The names of these functions as the keys of a dict: quicker, for there may be half a million."""
+    def look():
+        if not has_wildcard(pattern) or "*" not in pattern and "?" not in pattern:      # of one called "a[b]c", too
+            return dict.fromkeys(symbol.name for symbol in _named(binary, pattern, False))
+        found = binary.symbols.function_names()
+        return dict.fromkeys(filter(matcher(pattern), found)) if pattern.strip("*") else found
+    return _told(binary, tell, look)
+
+
+def _told(binary, tell, look):
     from rawbpf.elf.image import ElfError
 
     try:
-        found = _named(binary, pattern, demangled)
+        found = look()
     except (ElfError, SourceError) as error:
         if tell is None:
             raise _source_error(error) from None
         tell(str(error))
-        return []
+        return {}
     for problem in binary.symbols.problems if tell else ():
         tell(str(problem))
     return found

@@ -111,6 +111,7 @@ def test_symbols():
     def use(broken):
         symbols = Symbols(Image(broken))
         symbols.find("work"), symbols.at(0x1010), len(list(symbols.each()))
+        assert set(symbols.function_names()) == {s.name for s in symbols.functions()}
 
     assert campaign(data, hot, use) > ROUNDS / 10
 

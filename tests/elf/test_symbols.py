@@ -280,7 +280,7 @@ def test_half_a_million_symbols_in_100_mb(big, how, budget):
     start = time.thread_time()
     program = Symbols(Image.open(big))
     if how == "list":
-        assert sum(1 for _ in program) == COUNT
+        assert len(program.function_names()) == COUNT
     elif how == "find":
         assert program.find("namespace_component_312345_function_name").value == value_of(312345)
     elif how == "miss":
@@ -290,10 +290,22 @@ def test_half_a_million_symbols_in_100_mb(big, how, budget):
     assert time.thread_time() - start < budget
 
 
+@pytest.mark.parametrize("flags", [(), ("-s",), ("-static",)], ids=str)
+def test_names_alone(flags):
+    program = Symbols(Image.open(compile_c("int f(void) { return 1; } int main(void) { return f(); }", *flags, name="names")))
+    assert set(program.function_names()) == {s.name for s in program.functions()}
+    assert ("f" in program.function_names()) == (flags != ("-s",))
+
+
 def test_a_name_without_end_is_an_error():
     data = elf_with(b"\0abc", struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0x1000, 4))
     with pytest.raises(ElfError, match="name lies outside"):
         list(Symbols(Image(data)))
+    with pytest.raises(ElfError, match="name lies outside"):
+        Symbols(Image(data)).function_names()
+    behind = elf_with(b"\0abc\0", struct.pack("<IBBHQQ", 5, 0x12, 0, 1, 0x1000, 4))
+    with pytest.raises(ElfError, match="name lies outside"):
+        Symbols(Image(behind)).function_names()
 
 
 def test_library_symbols_of_this_process():

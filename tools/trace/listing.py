@@ -6,6 +6,8 @@
 
 import re
 import sys
+from itertools import islice, repeat
+from operator import attrgetter, methodcaller
 
 from .writer import Writer
 
@@ -123,24 +125,25 @@ def _listed(source, attach_point, points, target):
 
 def _print(listed, verbose, json):
     """Print events; returns how many there were."""
-    out, count = Writer(1, "full"), 0
-    lines = []
-    try:
-        for count, item in enumerate(listed, 1):
-            if json:
-                lines.append(_json(item, verbose))
-            elif verbose:
-                lines += item.verbose()
-            else:
-                lines.append(item.text)
-            if len(lines) > 500:
+    out, count, listed = Writer(1, "full"), 0, iter(listed)
+    if json:
+        texts = map(_json, listed, repeat(verbose))
+    elif verbose:
+        texts = map("\n".join, map(methodcaller("verbose"), listed))
+    else:
+        texts = map(attrgetter("text"), listed)
+    while True:
+        lines = []
+        try:
+            lines.extend(islice(texts, 500))
+        finally:        # what was found before something cannot be listed
+            if lines:
                 out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-                lines = []
-    finally:        # what was found before something cannot be listed
-        if lines:
-            out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-        out.flush()
-    return count
+            if len(lines) < 500:
+                out.flush()
+        count += len(lines)
+        if len(lines) < 500:
+            return count
 
 
 def _json(item, verbose):
