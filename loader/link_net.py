@@ -221,9 +221,10 @@ def prog_detach(program, target, attach_type):
 def prog_query(target, attach_type, effective=False):
     """What is attached to a cgroup, namespace, interface (tcx, netkit) or sockmap: a namespace with
     prog_ids, and where the kernel says them link_ids, prog_flags and link_flags (one each a program,
-    6.6+), revision, attach_flags. effective: what runs there, inherited ones included."""
+    6.6+; of cgroups prog_flags since 6.0), revision, attach_flags. effective: what runs there, inherited ones included."""
     kind = number(ATTACH_TYPES, attach_type, "attach type")
     count = 64
+    flags_too = not effective and "cgroup" in attach_type and not since((6, 0), "")
     while True:
         programs, links, prog_flags, link_flags = (bytearray(4 * count) for _ in range(4))
         fields = dict(target_fd=fd_of(target), attach_type=kind, query_flags=int(effective),
@@ -231,6 +232,8 @@ def prog_query(target, attach_type, effective=False):
         if kind >= ATTACH_TYPES["tcx_ingress"]:
             fields.update(link_ids=address(links), prog_attach_flags=address(prog_flags),
                           link_attach_flags=address(link_flags))
+        elif flags_too:
+            fields.update(prog_attach_flags=address(prog_flags))
         try:
             _, answer = syscalls.bpf_out("prog_query", **fields)
             break

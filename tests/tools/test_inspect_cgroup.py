@@ -26,13 +26,14 @@ def group():
 
 
 @contextlib.contextmanager
-def attached(path):
-    with Program.load("cgroup_skb", code.mov(0, 1) + code.EXIT, name="t_cgroup",
-                      expected_attach_type="cgroup_inet_egress") as program:
+def attached(path, kind="cgroup_inet_egress", word="egress", flags="multi"):
+    program_type = {"cgroup_inet_egress": "cgroup_skb", "cgroup_device": "cgroup_device", "cgroup_inet_sock_release": "cgroup_sock"}
+    with Program.load(program_type.get(kind, "cgroup_sock_addr"), code.mov(0, 1) + code.EXIT, name="t_cgroup",
+                      expected_attach_type=kind) as program:
         number = program.info().id
-        assert run("cgroup", "attach", path, "egress", "id", number, "multi") == (0, "", "")
+        assert run("cgroup", "attach", path, word, "id", number, *filter(None, [flags])) == (0, "", "")
         yield number
-        assert run("cgroup", "detach", path, "cgroup_inet_egress", "id", number) == (0, "", "")
+        assert run("cgroup", "detach", path, kind, "id", number) == (0, "", "")
 
 
 def test_attach_show_detach(group):
@@ -52,17 +53,23 @@ def test_as_bpftool(group):
     from tests.peers import command
     tool = command("bpftool")
     with attached(group):
-        for words in (["show", group], ["show", group, "effective"], ["tree", group]):
-            for form in ([], ["-j"]):
-                theirs = subprocess.run([*tool, "cgroup", *words, *form], text=True, capture_output=True)
-                mine = run("cgroup", *words, *form)[1]
-                assert (json.loads(mine) == json.loads(theirs.stdout)) if form else mine == theirs.stdout, "\n".join(
-                    (mine, theirs.stdout, theirs.stderr))
+        below = group + "/below"
+        os.mkdir(below)
+        with attached(below, "cgroup_inet4_connect", "connect4", "override"), attached(below, "cgroup_device", "dev", ""), \
+                attached(below, "cgroup_udp6_sendmsg", "sendmsg6", "multi"), attached(below, "cgroup_inet_sock_release", "sock_r", ""):
+            for words in (["show", group], ["show", group, "effective"], ["tree", group], ["tree", group, "effective"],
+                          ["show", below], ["show", below, "effective"], ["tree", below + "/"]):
+                for form in ([], ["-j"]):
+                    theirs = subprocess.run([*tool, "cgroup", *words, *form], text=True, capture_output=True)
+                    mine = run("cgroup", *words, *form)[1]
+                    assert (json.loads(mine) == json.loads(theirs.stdout)) if form else mine == theirs.stdout, "\n".join(
+                        (mine, theirs.stdout, theirs.stderr))
+        os.rmdir(below)
 
 
 @pytest.mark.parametrize("words, said", [
     (["show"], "cgroup is missing"), (["show", "/nonexistent"], "/nonexistent: No such file or directory"),
-    (["attach", "/", "egres", "id", "1"], "invalid attach type 'egres'"),
+    (["attach", "/", "egrss", "id", "1"], "invalid attach type 'egrss'"),
 ])
 def test_errors(words, said):
     status, out, error = run("cgroup", *words)

@@ -187,6 +187,14 @@ def test_btf(host, same):
         same("btf", "dump", "id", number)
 
 
+def test_cgroup(host, same):
+    """Links of each kind, lsm_cgroup among them, whose flags are its own; before 6.0 bpftool asks for what is not there."""
+    for words in (["show", host.cgroup], ["tree", host.cgroup], ["show", host.cgroup, "effective"]):
+        if kernel.release() >= (6, 0) or "effective" in words:
+            same("cgroup", *words)
+            same("cgroup", *words, "-j")
+
+
 def test_perf(host):
     mine = json.loads(run("perf", "show", "-j")[1])
     theirs = json.loads(bpftool("perf", "show", "-j").stdout)

@@ -1,6 +1,7 @@
 """`rawbpf cgroup`: the programs attached to control groups (v2)."""
 
 import os
+import re
 
 from rawbpf.loader.errors import KernelError
 from rawbpf.loader.uapi import ATTACH_TYPES, F_ALLOW_MULTI, F_ALLOW_OVERRIDE
@@ -16,7 +17,11 @@ USAGE = """usage: rawbpf cgroup { show | list } CGROUP [effective]
 
 CGROUP: a directory of a cgroup2 file system. PROG := { id ID | tag TAG | name NAME | pinned FILE }
 """
-TYPES = tuple(name for name in ATTACH_TYPES if name.startswith("cgroup_")) + ("lsm_cgroup",)
+# in bpftool's order
+TYPES = tuple("cgroup_" + name for name in """inet_ingress inet_egress inet_sock_create inet_sock_release inet4_bind inet6_bind
+    inet4_post_bind inet6_post_bind inet4_connect inet6_connect unix_connect inet4_getpeername inet6_getpeername unix_getpeername
+    inet4_getsockname inet6_getsockname unix_getsockname udp4_sendmsg udp6_sendmsg unix_sendmsg udp4_recvmsg udp6_recvmsg
+    unix_recvmsg sock_ops device sysctl getsockopt setsockopt""".split()) + ("lsm_cgroup",)
 _FLAGS = {0: "", F_ALLOW_OVERRIDE: "override", F_ALLOW_MULTI: "multi"}
 _EFFECTIVE_FORMAT, _FORMAT = "%-8s %-15s %-15s\n", "%-8s %-15s %-15s %-15s\n"
 
@@ -49,9 +54,9 @@ def records(path, effective):
                 refused = error
                 continue
             answered = True
-            flags = {} if effective else {
-                "attach_flags": _FLAGS.get(found.attach_flags & 3, "unknown(%x)" % found.attach_flags)}
-            for number in found.prog_ids:
+            for at, number in enumerate(found.prog_ids):
+                value = found.prog_flags[at] or found.attach_flags
+                flags = {} if effective else {"attach_flags": _FLAGS.get(value, "unknown(%x)" % value)}
                 try:
                     with by_id("prog", number) as program:
                         info = program.info()
@@ -116,21 +121,25 @@ def tree(session, words):
     effective = bool(words.take("effective"))
     words.end()
     if recorded("cgroup") is None:
-        found = branches(root or mounted() or fail("cgroup v2 isn't mounted"), effective)
+        root = root or mounted() or fail("cgroup v2 isn't mounted")
+        found = branches(root, effective)
     elif effective:
         return _recorded("", True)
     else:
-        top = os.path.normpath(root) if root else ""
-        found = [one_ for one_ in recorded("cgroup") if not top or (one_["cgroup"] + "/").startswith(top + "/")]
+        root = os.path.normpath(root or recorded("cgroup_root"))
+        found = [one_ for one_ in recorded("cgroup") if (one_["cgroup"] + "/").startswith(root.rstrip("/") + "/")]
     if session.json is None:
         session.write("CgroupPath\n" + _head(effective))
-    session.show(found, lambda fields: fields["cgroup"] + "\n" + "".join(
-        _row(one_) for one_ in fields["programs"]))
+
+    def text(fields):
+        indent = "" if os.path.normpath(fields["cgroup"]) == os.path.normpath(root) else "    "
+        return fields["cgroup"] + "\n" + "".join(indent + _row(one_) for one_ in fields["programs"])
+    session.show(found, text)
     return None
 
 
 def branches(root, effective):
-    for folder, _, _ in os.walk(root):
+    for folder, _, _ in os.walk(root.rstrip("/") or "/"):
         try:
             found = list(records(folder, effective))
         except FileNotFoundError:
@@ -139,11 +148,19 @@ def branches(root, effective):
             yield {"cgroup": folder, "programs": found}
 
 
+def _short(name):
+    """What bpftool called an attach type before, which may be cut short: bind4, ingress, sysctl."""
+    found = re.match(r"cgroup_(?:inet|udp)([46])_(\w+)$", name)
+    if found:
+        return found.group(2) + found.group(1)
+    return re.sub(r"^cgroup_(?:inet_)?(?!unix_)", "", name)
+
+
 def _attach_type(words):
     word = words.next("attach type")
     found = [name for name in TYPES if name == word] or [
-        name for name in TYPES if name.replace("cgroup_", "").replace("inet_", "") == word]
-    if not found:
+        name for name in ATTACH_TYPES if _short(name).startswith(word)][:1]
+    if not found or found[0] not in TYPES:
         from difflib import get_close_matches
         near = get_close_matches(word, TYPES, 1)
         fail("invalid attach type '%s'%s" % (word, ": did you mean '%s'?" % near[0] if near else ""))

@@ -69,7 +69,7 @@ class _Writer:
         said["pins"] = {kind: {str(number): paths for number, paths in pins(kind).items()} for kind in KINDS[:3]}
         said["perf"] = _or_none(lambda: list(perf.records()))
         said["net"] = _or_none(lambda: [net.records()])
-        root = mounted()
+        root = said["cgroup_root"] = mounted()
         said["cgroup"] = _or_none(lambda: list(cgroup.branches(root, False))) if root else []
         if with_features:
             self.progress("features")
@@ -204,7 +204,7 @@ class Recording:
         return self._said["interfaces"].get(str(ifindex))
 
     def records(self, what):
-        found = self._said.get(what)
+        found = self._said.get(what, "" if what == "cgroup_root" else None)
         if found is None:
             fail("the snapshot has no %s: %s" % (what, "it was taken without 'features'" if what == "features" else
                                                  "the kernel did not tell"))
