@@ -135,10 +135,10 @@ def test_queues_and_stacks():
                               ["push", "value", "9", "9", "9", "9"], ["pop"], ["dequeue"], ["pop"], ["peek"]):
                     ours, theirs = (tool(*flags, "map", words[0], "id", item.info().id, *words[1:])
                                     for tool, item in ((run, mine), (bpftool, other)))
-                    mine, other = ours[1], theirs.stdout
-                    if '"error"' in other:      # each has words of its own for it
-                        mine, other = (list(json.loads(text)) for text in (mine, other))
-                    assert (ours[0] != 0, mine) == (theirs.returncode != 0, other), (words, flags)
+                    said = [ours[1], theirs.stdout]
+                    if '"error"' in said[1]:    # each has words of its own for it
+                        said = [list(json.loads(text)) for text in said]
+                    assert (ours[0] != 0, said[0]) == (theirs.returncode != 0, said[1]), (words, flags)
 
 
 OUTPUT = """
