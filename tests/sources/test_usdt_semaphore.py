@@ -9,7 +9,7 @@ from rawbpf import sources
 from rawbpf.sources import SourceError, Target
 from tests.cc import compile_c
 from tests.sources.harness import argument, tracing
-from tests.sources.test_usdt import SDT
+from tests.sources.test_usdt import SDT, portable
 
 pytestmark = pytest.mark.kernel
 
@@ -24,8 +24,8 @@ FORMS = {
 
 def guarded(place):
     """A program that fires a probe three times if its semaphore is not 0."""
-    return compile_c(SDT + '__asm__("%s\\n.globl sem\\nsem: .zero 2\\n.text");\nextern volatile unsigned short sem;\n' % place +
-                     'int main(void) { for (int n = 0; n < 3; n++) if (sem) SDT("demo", "gate", "sem", "4@%%edi", "D"(7)); }',
+    return compile_c(portable(SDT + '__asm__("%s\\n.globl sem\\nsem: .zero 2\\n.text");\nextern volatile unsigned short sem;\n' % place +
+                     'int main(void) { for (int n = 0; n < 3; n++) if (sem) SDT("demo", "gate", "sem", "4@%%edi", "D"(7)); }'),
                      "-O1", name="guarded")
 
 
@@ -46,14 +46,14 @@ def test_place(form):
 
 def test_running():
     """What is cleared at the start (the end of the data's page) is counted up afterwards."""
-    program = compile_c(SDT + """#include <stdlib.h>
+    program = compile_c(portable(SDT + """#include <stdlib.h>
 volatile unsigned short sem;
 int main(void)
 {
     char c;
     while (read(0, &c, 1) == 1) { if (sem) SDT("demo", "gate", "sem", "4@%%edi", "D"(7)); if (write(1, &c, 1) != 1) abort(); }
     return 0;
-}""", "-O1", name="running")
+}"""), "-O1", name="running")
     process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
     def step():
@@ -69,7 +69,7 @@ int main(void)
 
 def test_unmapped():
     """No semaphore at all for the kernel; the program does not ask it here."""
-    program = compile_c(SDT + 'int main(void) { SDT("demo", "far", "0x7777776", "4@%%edi", "D"(7)); return 0; }', "-O1", name="far")
+    program = compile_c(portable(SDT + 'int main(void) { SDT("demo", "far", "0x7777776", "4@%%edi", "D"(7)); return 0; }'), "-O1", name="far")
     with tracing("usdt:%s:demo:far" % program, argument(0), 1) as seen:
         subprocess.run([program], check=True)
     assert "at 0x7777776 is not mapped from the file" in seen.points[0].warning and seen.rows == [(7,)]
