@@ -75,7 +75,7 @@ def test_batch(table, tmp_path, more, status):
     with Program.load("socket_filter", code.map_fd(1, table) + code.RETURN_0, name="t_batch") as program:
         text = (BATCH + more).format(map=table.info().id, prog=program.info().id)
         (tmp_path / "batch").write_text(text)
-        for flags in ([], ["-j"], ["-p"]):
+        for flags in ([], ["-p"]) if status else ([], ["-j"]):
             mine, theirs = run(*flags, "batch", "file", tmp_path / "batch"), bpftool(*flags, "batch", "file", tmp_path / "batch")
             assert (mine[0] != 0) == (theirs.returncode != 0) == (status != 0)
             if flags and not status:
@@ -160,10 +160,11 @@ def _until_it_writes(words, fire):
     with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
         found, until = b"", time.monotonic() + 60
         while not (b"}" in found if b"{" in found else b"\n" in found or found.count(b'"') > 1) and time.monotonic() < until:
-            fire()
+            for _ in range(20):         # bpftool's JSON comes when its buffer is full
+                fire()
             if select.select([reader.stdout], [], [], 0.1)[0]:
                 found += os.read(reader.stdout.fileno(), 1 << 16)
-        time.sleep(0.3)
+        time.sleep(0.1)
         reader.send_signal(signal.SIGINT)
         return (found + reader.stdout.read()).decode(), reader.wait()
 
