@@ -75,6 +75,9 @@ def test_odd_names_of_processes():
             assert run(*words)[::2] == (0, "")
         # through a pipe, with no locale
         for environment in ({"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}, {"PYTHONIOENCODING": "ascii"}):
+            done = subprocess.run([sys.executable, "-m", "rawbpf.tools", "map", "show", "id", str(number), "-j"], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, env={**os.environ, **environment})
+            assert (done.returncode, done.stderr) == (0, b"") and json.loads(done.stdout)["id"] == number
             done = subprocess.run([sys.executable, "-m", "rawbpf.tools", "map", "show", "id", str(number)], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, env={**os.environ, **environment})
             assert (done.returncode, done.stderr) == (0, b"") and b"a\xff\x1b\n\"b\\(%d)" % holder.pid in done.stdout

@@ -17,6 +17,7 @@ import pytest
 from rawbpf.asm import assemble
 from rawbpf.loader import Map, Object, Program, kernel
 from rawbpf.loader.detached import mount
+from rawbpf.loader.program import run_statistics
 from rawbpf.tools.inspect import profile
 from rawbpf.tools.inspect.command import Session
 from tests.bpfcc import compile_bpf_text
@@ -314,6 +315,17 @@ def test_run(tmp_path):
         assert (tmp_path / "out").read_bytes() == bytes(range(50))
     with Program.load("raw_tracepoint", code.mov(0, 3) + code.EXIT) as program:      # neither data nor context
         assert json.loads(run("-j", "prog", "run", "id", program.info().id, "repeat", 1)[1])["retval"] == 3
+
+
+def test_statistics_of_runs():
+    with Program.load("socket_filter", code.mov(0, 1) + code.EXIT, name="t_ran") as program, run_statistics():
+        for _ in range(3):
+            program.test_run(bytes(14))
+        number = program.info().id
+        for flags in ([], ["-j"]):
+            mine = re.sub(r',"pids":\[.*?\]|\tpids .*\n', "", run(*flags, "prog", "show", "id", number)[1])
+            assert mine == bpftool(*flags, "prog", "show", "id", number).stdout
+        assert '"run_cnt":3' in mine
 
 
 @pytest.mark.parametrize("flags", [[], ["-j"]])

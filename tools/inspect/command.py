@@ -5,7 +5,7 @@ import sys
 
 from ..failure import Failure
 from ..options import Option, UsageError, describe, parse
-from .output import JsonWriter
+from .output import ODD, JsonWriter
 from .words import STATUS, Words, is_prefix
 
 OPTIONS = (
@@ -72,7 +72,7 @@ def run_object(name, verbs, usage, argv):
     session = None
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="surrogateescape")
+            stream.reconfigure(errors=ODD)
     try:
         as_json = any(word in ("-j", "-p", "--json", "--pretty") for word in argv)
         session = Session({"json": as_json})

@@ -3,8 +3,18 @@
 A value is written as soon as it is known, so that a long list needs no memory.
 """
 
+import codecs
 import json
 
+ODD = "rawbpf-odd"      # how characters are written that have no bytes: those that stand for a byte as it, others as ?
+
+
+def _odd(error):
+    codes = map(ord, error.object[error.start:error.end])
+    return bytes(code - 0xdc00 if 0xdc80 <= code <= 0xdcff else 63 for code in codes), error.end
+
+
+codecs.register_error(ODD, _odd)
 _INDENT = "    "
 
 
@@ -72,7 +82,7 @@ class JsonWriter:
             return self.value(record)
         text = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
         self._begin()
-        self._write(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        self._write(text.encode("utf-8", ODD).decode("utf-8", "replace"))
         return None
 
     def error(self, message):
@@ -102,7 +112,7 @@ class Verbatim:
 
 def _text(text):
     # bytes that are no UTF-8 would make the document unreadable
-    return json.dumps(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), ensure_ascii=False)
+    return json.dumps(text.encode("utf-8", ODD).decode("utf-8", "replace"), ensure_ascii=False)
 
 
 def hex_list(data):
