@@ -11,7 +11,7 @@ from tests.cc import compile_c
 from tests.sources.harness import argument, tracing
 from tests.sources.test_usdt import SDT, portable
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
 FORMS = {
     "data": (".data\\n.balign 2", ""),
