@@ -86,7 +86,10 @@ def run_object(name, verbs, usage, argv):
             name, verbs, parsed.operands, parsed.rest = "version", VERBS, [], []
         words = parsed.operands + parsed.rest
         if parsed.get("help") or words[:1] and is_prefix(words[0], "help"):
-            sys.stdout.write(usage + "\noptions:\n" + describe(OPTIONS))
+            if session.json is None or parsed.get("help"):
+                sys.stdout.write(usage + "\noptions:\n" + describe(OPTIONS))
+            else:
+                sys.stdout.write("null\n")      # as bpftool's scripts have it
             return 0
         _choose_source(parsed.get("snapshot"), name, verbs, words)
         status = dispatch(session, name, verbs, words) or 0

@@ -4,7 +4,7 @@ from rawbpf.elf.image import ElfError
 from rawbpf.loader.errors import KernelError
 
 from ..failure import Failure
-from .objects import by_id
+from .objects import by_id, others
 
 PREFIX = "bpf_metadata_"
 
@@ -19,9 +19,12 @@ def variables(map_ids):
     """[(name, type, bytes)] of a program that uses these maps."""
     try:
         for number in map_ids:
+            if number in others:
+                continue
             with by_id("map", number) as item:
                 info = item.info()
                 if not is_table(info):
+                    others.add(number)
                     continue
                 from rawbpf.elf.btf import DataSection
                 data = item.lookup(bytes(4))

@@ -20,12 +20,14 @@ _LINKS = {"anon_inode:bpf-prog": ("prog", "prog_id"), "anon_inode:bpf-map": ("ma
 
 _recording = None
 _symbols = None
+others = set()      # ids of maps that hold nothing that programs say of themselves (metadata.py), in one run
 
 
 def use(recording):
     """What is asked from now on is answered by a snapshot.Recording (None: by the kernel)."""
     global _recording, _symbols
     _recording, _symbols = recording, None
+    others.clear()
 
 
 def snapshot_path():
