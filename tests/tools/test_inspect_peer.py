@@ -13,9 +13,10 @@ import sys
 import pytest
 
 from rawbpf.asm import assemble
-from rawbpf.loader import Program, kernel
+from rawbpf.loader import Program, features, kernel
 from rawbpf.loader.detached import mount
 from rawbpf.loader.link import IoctlLink
+from rawbpf.loader.uapi import LINK_TYPES
 from tests.peers import command
 from tests.tools.inspecting import run, without_pids
 from tests.tools.population import PROGRAMS, Population
@@ -236,3 +237,7 @@ def test_of_every_type_there_is_one(host):
     print(refused)
     assert _there("map_types") - {item.type for item in host.maps.values()} == set(), refused
     assert _there("program_types") - {program.type for program in host.programs.values()} == set(), refused
+    links = {name for name in list(LINK_TYPES)[1:] if features.has_link(name)}
+    if "locked down" in refused.get("fentry", ""):
+        links.remove("tracing")
+    assert links - {item.info().type for item in host.links.values() if not isinstance(item, IoctlLink)} == set(), refused
