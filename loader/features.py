@@ -357,6 +357,8 @@ _INSTRUCTIONS = {
     "atomic_fetch": _code((0x7a, 10, 0, -8, 0), (0xb7, 0, 0, 0, 1), (0xdb, 10, 0, -8, 1),
                           (0x95, 0, 0, 0, 0)),
     "sign_extend": _code((0xb7, 0, 0, 0, 0), (0xbf, 0, 0, 8, 0), (0x95, 0, 0, 0, 0)),       # 6.6
+    # jumps of 32 bits; 6.1 has them without the rest of v4                                  6.6
+    "gotol": _code((0xb7, 0, 0, 0, 0), (0x16, 0, 0, 1, 1), (0x06, 0, 0, 0, 1), (0xb7, 0, 0, 0, 1), (0x95, 0, 0, 0, 0)),
     "may_goto": _code((0xb7, 0, 0, 0, 0), (0xe5, 0, 0, 1, 0), (0x05, 0, 0, -2, 0),          # 6.9
                       (0x95, 0, 0, 0, 0)),
     # r0 = load_acquire((u64 *)(r10 - 8))                                                    6.15
@@ -380,7 +382,7 @@ def _instructions(name):
 @functools.lru_cache(maxsize=None)
 def has_instruction(name):
     """Is a family of instructions there? Names: jmp_lt (ISA v2), jmp32 (v3), atomic_fetch (counted to
-    v3 by compilers, but 5.12+), sign_extend (v4), may_goto, load_acquire."""
+    v3 by compilers, but 5.12+), sign_extend and gotol (v4), may_goto, load_acquire."""
     return _refusal("socket_filter", _instructions(name)) == ""
 
 

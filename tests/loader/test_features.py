@@ -100,6 +100,7 @@ def test_instructions_by_version():
         assert features.has_instruction(name) == (running >= first), name
     assert features.has_large_programs() and features.has_loops()
     assert features.cpu_level() == ("v4" if features.has_instruction("sign_extend") else "v3")
+    assert features.has_instruction("gotol") >= features.has_instruction("sign_extend")
 
 
 @pytest.mark.kernel(since="6.3")

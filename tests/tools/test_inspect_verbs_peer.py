@@ -222,7 +222,7 @@ def test_tracelog(flags):
             out, status = _until_it_writes([*tool, *flags, "prog", "tracelog"], lambda: program.test_run(bytes(14)))
             assert status == 0
             line = json.loads(out)[0] if flags else out.split("\n")[0]
-            said.append(re.sub(r"\d+\.\d{6}", "TIME", line))
+            said.append(re.sub(r"\] \S+ +\d+\.\d{6}", "] FLAGS TIME", line))
     assert said[0] == said[1] and "bpf_trace_printk: hello 42" in said[0]
 
 

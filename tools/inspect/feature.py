@@ -39,7 +39,7 @@ _MISC = (("large_insn_limit", "Large program size limit", lambda f: f.has_large_
          ("bounded_loops", "Bounded loop support", lambda f: f.has_loops()),
          ("v2_isa_extension", "ISA extension v2", lambda f: f.has_instruction("jmp_lt")),
          ("v3_isa_extension", "ISA extension v3", lambda f: f.has_instruction("jmp32")),
-         ("v4_isa_extension", "ISA extension v4", lambda f: f.has_instruction("sign_extend")))
+         ("v4_isa_extension", "ISA extension v4", lambda f: f.has_instruction("gotol")))
 
 
 class _Output:
