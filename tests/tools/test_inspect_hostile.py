@@ -64,6 +64,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_odd_names_of_processes():
     holder = subprocess.Popen([sys.executable, "-c", HOLD % os.getcwd()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -85,6 +86,7 @@ def test_odd_names_of_processes():
         holder.communicate()
 
 
+@pytest.mark.slow
 def test_odd_names_of_pins_and_files(tmp_path, monkeypatch):
     fd = mount("bpf")
     place = "/proc/%d/fd/%d" % (os.getpid(), fd)
