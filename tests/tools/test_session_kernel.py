@@ -193,15 +193,17 @@ def test_uprobes_count_exactly(rawbpf, here):
 
 @pytest.mark.vm
 @pytest.mark.parametrize("event", ("kprobe:hrtimer_nanosleep", "kretprobe:hrtimer_nanosleep", "fentry:hrtimer_nanosleep", "fexit:hrtimer_nanosleep",
-                                   "tracepoint:syscalls:sys_enter_clock_nanosleep", "rawtracepoint:sys_enter"))
+                                   "tracepoint:syscalls:sys_enter_clock_nanosleep", "rawtracepoint:signal_generate"))
 def test_probes_of_one_event_run_as_written(event):
     """The kernel runs those of some kinds in the order of attaching, and of some the last one first."""
     import os
+    import signal
     from rawbpf.tools.trace import Script
     with Script("".join("%s /pid == %d/ { print(%d); } " % (event, os.getpid(), number) for number in (1, 2, 3))) as script:
         script.attach()
         for _ in range(3):
             time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGURG)     # is ignored
         script.stop()
         seen = [each.value for each in script]
     assert len(seen) >= 9 and seen == [1, 2, 3] * (len(seen) // 3)
