@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from rawbpf.asm import assemble, write_object
-from rawbpf.loader import KernelError, Link, Map, Object, ObjectError, VerifierError, features, ids, link
+from rawbpf.loader import KernelError, Link, Map, Object, ObjectError, VerifierError, features, ids, kernel, link
 from rawbpf.loader.detached import mount
 from rawbpf.loader.uapi import MAP_TYPES
 from tests.bpfcc import compile_bpf, compile_bpf_text
@@ -91,7 +91,9 @@ def test_a_function_of_another_program_is_replaced():
         with replaced.attach_to(second, function="global_sum") as attached:
             assert results() == [plain[0], 100 * 500 + 6]
             info = attached.info()
-            assert (info.type, info.target_obj_id) == ("tracing", second.program.info().id)
+            assert info.type == "tracing"
+            if kernel.release() >= (5, 13):     # older ones do not tell whose function it is
+                assert info.target_obj_id == second.program.info().id
             with pytest.raises(KernelError, match="is attached once by itself: name the program and its function"):
                 replaced.attach()
             with replaced.attach_to(first, function="global_sum"):
