@@ -186,6 +186,12 @@ def test_btf(host, same):
             same("btf", "show", "id", number, "-j")
         same("btf", "dump", "id", number, "-j")
         same("btf", "dump", "id", number)
+    for name in ("t_hash", "rodata", "t_array"):
+        number = host.maps[name].info().id
+        for words in ([], ["key"], ["value"], ["kv"], ["all"]):
+            same("btf", "dump", "map", "id", number, *words)
+            same("btf", "dump", "map", "id", number, *words, "-j")
+    same("btf", "dump", "prog", "id", host.programs["two"].info().id)
 
 
 def test_cgroup(host, same):

@@ -94,7 +94,7 @@ def source(session, words):
             which = words.take("key", "value", "kv", "all") or "kv"
             pair = {"key": [info.btf_key_type_id], "value": [info.btf_value_type_id],
                     "kv": [info.btf_key_type_id, info.btf_value_type_id], "all": None}[which]
-            roots = pair and [root for root in pair if root]
+            roots = pair
     with by_id("btf", number) as blob:
         return blob.parse(base), roots
 
@@ -123,7 +123,7 @@ def dump(session, words):
         if session.json is not None:
             fail("JSON output for C-syntax dump is not supported")
         from .btf_c import definitions
-        for part in definitions(btf, roots, ordered):
+        for part in definitions(btf, roots and [root for root in roots if root], ordered):
             session.write(part)
     else:
         from .btf_text import dump_raw

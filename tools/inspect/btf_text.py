@@ -13,6 +13,8 @@ def _linkage(number):
 
 def fields(btf, number):
     """A record as -j has it."""
+    if not number:
+        return {"id": 0, "kind": "UNKNOWN", "name": "(anon)"}      # void, which bpftool calls so
     of = btf_raw.record(btf, number)
     found = {"id": number, "kind": of.kind.upper(), "name": of.name or "(anon)"}
     kind, words = of.kind, of.words
@@ -76,11 +78,8 @@ def line(btf, found):
 
 
 def dump_raw(session, btf, roots=None):
-    if roots is None:
-        numbers = range(btf.first_id, btf.count)
-    else:
-        from .btf_c import reachable
-        numbers = sorted(reachable(btf, roots))
+    """roots: only these, without what they refer to."""
+    numbers = range(btf.first_id, btf.count) if roots is None else roots
     if session.json is not None:
         session.json.open("{")
         session.json.name("types")
