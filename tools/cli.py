@@ -45,6 +45,17 @@ _FLAGS, _LONG_FLAGS = "jpfmndVlLS", ("--json", "--pretty", "--bpffs", "--mapcomp
 _WITH_VALUE = ("-B", "--base-btf")
 
 
+# bpftool's objects in its order: it takes the first that begins with the word
+_OBJECTS = ("batch", "prog", "map", "link", "cgroup", "perf", "net", "feature", "btf", "gen", "struct_ops", "iter", "token", "version")
+
+
+def _whole(name):
+    """The name that a word stands for: bpftool's objects may be cut short, where no command of our own begins so."""
+    if name and name not in COMMANDS and not any(own.startswith(name) for own in COMMANDS if own not in _OBJECTS):
+        return next((known for known in _OBJECTS if known.startswith(name)), name)
+    return name
+
+
 def _options_last(argv):
     """With the options that stand before a command behind it: bpftool's, and of our own commands -j and -p."""
     at = 0
@@ -56,7 +67,7 @@ def _options_last(argv):
             at += 1
         else:
             break
-    name = argv[at] if at < len(argv) else ""
+    name = _whole(argv[at]) if at < len(argv) else ""
     ours = name in COMMANDS and not COMMANDS[name][0].startswith("inspect.")
     if at and name in COMMANDS and not (ours and set("".join(argv[:at])) - set("-jp")):
         return argv[at:] + argv[:at]
@@ -98,7 +109,7 @@ def _run(argv):
         return 1
     if argv[0][:1] == "-" and argv != ["--version"]:
         argv = _options_last(argv)
-    name = argv[0]
+    name = _whole(argv[0])
     if name in ("--version", "-V"):
         print("rawbpf " + VERSION)
         return 0

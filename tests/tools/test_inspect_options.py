@@ -67,6 +67,8 @@ def test_options_stand_before_or_behind():
                       ["-d", "-m", "-j", "map", "show", "id", number], ["map", "-j", "show", "id", number],
                       ["--json", "-B", "/dev/null", "map", "show", "id", number]):
             assert run(*words) == wanted, words
+        assert run("m", "s", "i", number, "-j") == run("-j", "ma", "show", "id", number) == wanted     # words cut short
+        assert run("l")[0] == run("t")[0] == 1      # load, list, trace are commands of our own
         assert run("-p", "map", "show", "id", number)[1] == json.dumps(json.loads(wanted[1]), indent=4) + "\n"
 
 
