@@ -21,7 +21,8 @@ def group():
     path = "/proc/%d/fd/%d/t_inspect_%d" % (os.getpid(), fd, os.getpid())
     os.mkdir(path)
     yield path
-    os.rmdir(path)
+    for folder, _, _ in os.walk(path, topdown=False):       # what is attached there goes with it
+        os.rmdir(folder)
     os.close(fd)
 
 
