@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from rawbpf.loader import Program
+from rawbpf.loader import Program, kernel
 from rawbpf.loader.detached import mount
 from tests.loader import code
 from tests.tools.inspecting import run, run_json
@@ -58,7 +58,8 @@ def test_as_bpftool(group):
         os.mkdir(below)
         with attached(below, "cgroup_inet4_connect", "connect4", "override"), attached(below, "cgroup_device", "dev", ""), \
                 attached(below, "cgroup_udp6_sendmsg", "sendmsg6", "multi"), attached(below, "cgroup_inet_sock_release", "sock_r", ""):
-            for words in (["show", group], ["show", group, "effective"], ["tree", group], ["tree", group, "effective"],
+            # before 6.0 bpftool asks for flags of each program, which those kernels have not, and shows nothing
+            for words in (["show", group, "effective"],) if kernel.release() < (6, 0) else (["show", group], ["show", group, "effective"], ["tree", group], ["tree", group, "effective"],
                           ["show", below], ["show", below, "effective"], ["tree", below + "/"]):
                 for form in ([], ["-j"]):
                     theirs = subprocess.run([*tool, "cgroup", *words, *form], text=True, capture_output=True)
