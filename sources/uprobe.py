@@ -11,6 +11,7 @@ uprobe_multi link (Linux 6.6+); else each by a perf event of the uprobe PMU (4.1
 import errno
 import os
 import re
+from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -248,17 +249,18 @@ class Uprobe(Source):
 
     def _listed(self, binary, shown, language, pattern, tell):
         """The functions of one file, sorted by their lines."""
+        prefix, plain = "%s:%s:" % (self.shown, shown), False
         if language:
-            found = {self._line(shown, language, s.name): s.name for s in functions(binary, pattern, tell, True)}
             prefix = ""
+            texts = {self._line(shown, language, s.name): s.name for s in functions(binary, pattern, tell, True)}
         else:
-            found = names(binary, pattern, tell)
-            prefix = "%s:%s:" % (self.shown, shown)
-            if not are_plain(found):     # mostly every name is
-                found = {literal_function(name): name for name in found}
-        make = tuple.__new__
-        for text in sorted(found):
-            yield make(_ListedFunction, (prefix + text, found[text] or text, self, binary))
+            texts = names(binary, pattern, tell)
+            plain = are_plain(texts)        # mostly every name is
+            if not plain:
+                texts = {literal_function(name): name for name in texts}
+        order = sorted(texts)
+        yield from map(tuple.__new__, repeat(_ListedFunction), zip(
+            map(prefix.__add__, order), order if plain else map(texts.get, order), repeat(self), repeat(binary)))
 
     def _line(self, shown, language, name):
         from rawbpf.elf.demangle import demangle
