@@ -50,7 +50,7 @@ def held_by(pid):
         return held
     for fd in fds:
         try:
-            with open(f"/proc/{pid}/fdinfo/{fd}") as file:
+            with open(f"/proc/{pid}/fdinfo/{fd}", errors="replace") as file:      # paths of uprobes, too
                 held.update(map(int, re.findall(r"^prog_id:\s*(\d+)", file.read(), re.M)))
             if os.readlink(f"/proc/{pid}/fd/{fd}") == "anon_inode:[perf_event]":
                 query = struct.pack("=IIIIQII16x", int(pid), int(fd), 0, 0, 0, 0, 0)
