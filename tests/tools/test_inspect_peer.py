@@ -137,7 +137,7 @@ def test_one(host, same):
 
 def test_instructions(host, same):
     for name in {"two", "inlined", "kprobe", *host.programs} - set(PROGRAMS) | {"kprobe"}:
-        for flags in ([], ["opcodes"], ["linum"], ["opcodes", "linum"]) if name == "two" else ([], ["opcodes", "linum"]):
+        for flags in ([], ["opcodes"], ["linum"], ["opcodes", "linum"]) if name == "two" else (["opcodes", "linum"],):
             same("prog", "dump", "xlated", "id", host.programs[name].info().id, *flags, "-j")
             same("prog", "dump", "xlated", "id", host.programs[name].info().id, *flags)
 
