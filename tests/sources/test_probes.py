@@ -80,9 +80,9 @@ def test_a_variable_of_a_process(child):
 
 @pytest.mark.slow
 def test_usdt():
-    from tests.sources.test_usdt import SDT
-    path = compile_c(SDT + 'int main(void) { for (int n = 0; n < 3; n++) { SDT("demo", "one", "0", "4@%%edi", "D"(n));'
-                     ' SDT("demo", "one", "0", "4@%%esi", "S"(n)); } return 0; }', "-O1", name="dp")
+    from tests.sources.test_usdt import SDT, portable
+    path = compile_c(portable(SDT + 'int main(void) { for (int n = 0; n < 3; n++) { SDT("demo", "one", "0", "4@%%edi", "D"(n));'
+                     ' SDT("demo", "one", "0", "4@%%esi", "S"(n)); } return 0; }'), "-O1", name="dp")
     assert count(sources.Usdt(path, "demo", "one"), lambda: subprocess.run([path], check=True)) == 6
 
 

@@ -37,9 +37,12 @@ int visible = 4242;
 
 
 def portable(source):
-    """For aarch64, where that is one operand in a register; the other operands are x86_64's."""
+    """For aarch64, where one operand is in w9 or w10; all other operands are x86_64's."""
     if os.uname().machine == "aarch64":
-        source = re.sub(r"4@%%e[ds]i\", \"[DS]\"", '4@%w0", "r"', source)
+        for register, letter in (("w9", "D"), ("w10", "S")):
+            source = re.sub(r'SDT\(([^()]*, )"4@%%%%e%si", "%s"\(([^()]*)\)\)' % (letter.lower(), letter),
+                            r'do { register int v __asm__("%s") = (\2); SDT(\1"4@%s", "r"(v)); } while (0)' % (register, register),
+                            source)
         if "%%" in source:
             pytest.skip("operands of x86_64: test_usdt_aarch64 has the others")
     return source
