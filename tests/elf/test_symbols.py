@@ -290,6 +290,7 @@ def test_half_a_million_symbols_in_100_mb(big, how, budget):
     assert time.thread_time() - start < budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("-s",), ("-static",)], ids=str)
 def test_names_alone(flags):
     program = Symbols(Image.open(compile_c("int f(void) { return 1; } int main(void) { return f(); }", *flags, name="names")))
