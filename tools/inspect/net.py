@@ -70,9 +70,9 @@ def _ordered(interface, kind, place):
     try:
         found = prog_query(interface.ifindex, kind)
     except KernelError as error:
-        if error.errno in (errno.EPERM, errno.EACCES):
+        if error.errno in (errno.EPERM, errno.EACCES) and kind.startswith("tcx"):
             raise
-        return      # not a netkit device, or a kernel without them
+        return      # not a netkit device or the peer of one (EACCES), or a kernel without them
     for at, number in enumerate(found.prog_ids):
         fields = {"devname": interface.name, "ifindex": interface.ifindex, "kind": place}
         name = _name(number)
