@@ -255,6 +255,7 @@ def test_streams():
         program = loaded.programs["saying"].program
         number = program.info().id
         for stream, text in (("stdout", "number 7\n"), ("stderr", "number 9\n")):
+            run("prog", "tracelog", stream, "id", number)       # what was written for the other
             status = program.test_run().retval
             if status:
                 assert status == (-2 * errno.ENOMEM & 0xffffffff)       # the kernel's memory for it: nothing is to be seen
