@@ -156,7 +156,7 @@ def test_execution_needs_no_alignment():
     """Instructions begin anywhere: one at an address that is odd, of a program that runs from its start."""
     program = compile_c("""__attribute__((noinline, aligned(16))) void slide(void) { __asm__ volatile("nop; nop; nop"); }
                            int main(void) { for (int i = 0; i < 7; i++) slide(); return 0; }""", "-O1", "-fno-pie", "-no-pie", name="slides")
-    place = sources.expand("uprobe:%s:slide" % program)[0].vaddr + 1
+    place = sources.expand("uprobe:%s:slide" % program)[0].vaddr + (1 if os.uname().machine == "x86_64" else 4)
     child = subprocess.Popen(["sh", "-c", 'read x; exec "$0"', program], stdin=subprocess.PIPE)
     try:
         with tracing("watchpoint:0x%x:8:x" % place, target=Target(pid=child.pid)) as seen:
