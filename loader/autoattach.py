@@ -12,6 +12,7 @@ import re
 from . import kernel, link, perf
 from .errors import KernelError, ObjectError
 from .tracefs import tracefs
+from .uapi import ATTACH_TYPES, name_of
 
 _FUNCTION = re.compile(r"([A-Za-z0-9_.$]+)(?:\+(0x[0-9a-fA-F]+|\d+))?\Z")
 
@@ -25,8 +26,9 @@ def attach(program, prefix, kind, target, **options):
     return _KINDS[kind](program, prefix, target, **options)
 
 
-def attach_to(program, type, attach_type, target, **options):
-    """The Link of a loaded Program on a target that no section names. By the program's type:
+def attach_to(program, type, attach_type, target, section="", **options):
+    """The Link of a loaded Program on a target that no section names (section: what it names all the same, the kind of an
+    iterator). By the program's type:
 
         xdp, tcx, netkit      an interface (its index or name)
         tc, classifier        an interface, direction="ingress" or "egress": a TcFilter, not a link
@@ -36,46 +38,90 @@ def attach_to(program, type, attach_type, target, **options):
         sk_skb, sk_msg        a sockmap or sockhash
         socket, sk_reuseport  a socket
         perf_event, kprobe, tracepoint   a PerfEvent
-        iter                  None, or a map; pid=, tid=, cgroup= and order= narrow it
+        iter                  a map (bpf_map_elem, bpf_sk_storage_map, sockmap), else None; pid= or tid= (task, task_file,
+                              task_vma), cgroup= and order= (cgroup) narrow it
         freplace              a program, function=NAME: another than it was loaded for
 
     attach_type=: where the section leaves it open (cgroup/skb, classifier, sk_skb). Other options: those of the
     function in link_net."""
     from . import link_net
+    if isinstance(attach_type, int):
+        attach_type = name_of(ATTACH_TYPES, attach_type)
     kind = attach_type or ""
+    taken = {"what": "%s program" % type, "options": options}
     if kind.startswith("cgroup") or kind == "lsm_cgroup":
         with _opened(target) as cgroup:
-            return link_net.attach_cgroup(program, cgroup, attach_type, **options)
+            return _called(link_net.attach_cgroup, program, cgroup, attach_type, **taken)
     if type == "sched_cls":
         by = link_net.attach_tcx if kind.startswith("tcx") else link_net.attach_netkit
         if not kind:
-            return link_net.attach_tc(program, _interface(target), **options)
-        return by(program, _interface(target), attach_type, **options)
+            return _called(link_net.attach_tc, program, _interface(target), **taken)
+        return _called(by, program, _interface(target), attach_type, **taken)
     if type == "xdp":
-        return link_net.attach_xdp(program, _interface(target), **options)
+        return _called(link_net.attach_xdp, program, _interface(target), **taken)
     if type in ("sk_lookup", "flow_dissector"):
         with _opened(target) as namespace:
-            return link_net.attach_netns(program, namespace, attach_type, **options)
+            return _called(link_net.attach_netns, program, namespace, attach_type, **taken)
     if type in ("sk_skb", "sk_msg"):
-        return link_net.attach_sockmap(program, target, attach_type, **options)
+        return _called(link_net.attach_sockmap, program, target, attach_type, **taken)
     if type == "netfilter":
-        return link_net.attach_netfilter(program, hook=target, **options)
+        return _called(_netfilter, program, target, **taken)
     if type in ("socket_filter", "sk_reuseport"):
-        return link_net.attach_socket(program, target, **options)
+        return _called(link_net.attach_socket, program, target, **taken)
     if type in ("perf_event", "kprobe", "tracepoint"):
-        return link.attach_perf_event(program, target, **options)
+        return _called(link.attach_perf_event, program, target, **taken)
     if kind == "trace_iter":
-        return link.attach_iter(program, link.iter_info(target, **options))
+        _check_iterator(section, target, options)
+        return link.attach_iter(program, _called(link.iter_info, target, **taken))
     if type == "ext":
         from .btf_targets import function_of
         target = getattr(target, "program", target)
-        return link_net.attach_freplace(program, target, function_of(target, **options))
+        if not hasattr(target, "info"):
+            raise ObjectError("program %s replaces a function of a program, not of %r" % (program.name, target))
+        if not isinstance(options.get("function"), str):
+            raise ObjectError("program %s: which function does it replace? function=NAME says" % program.name)
+        return link_net.attach_freplace(program, target, _called(function_of, target, **taken))
     raise ObjectError("a %s program is not attached to a target like that: see rawbpf.loader.link and link_net" % type)
+
+
+def _netfilter(program, hook, pf="ipv4", priority=0, defragment=False):
+    from .link_net import attach_netfilter
+    return attach_netfilter(program, pf, hook, priority, defragment)
+
+
+def _called(function, *given, what, options):
+    """function(*given, **options); ObjectError about options that it does not take."""
+    code = function.__code__
+    names = code.co_varnames[len(given):code.co_argcount]
+    for name in options:
+        if name not in names:
+            raise ObjectError("attach_to() of a %s takes no %s%s" % (what, name, names and ": it takes " + ", ".join(names) or ""))
+    return function(*given, **options)
+
+
+_OF_MAPS = {"bpf_map_elem", "bpf_sk_storage_map", "sockmap"}
+_NARROWED = {"task": ("pid", "tid"), "task_file": ("pid", "tid"), "task_vma": ("pid", "tid"), "cgroup": ("cgroup", "order")}
+
+
+def _check_iterator(kind, target, options):
+    """The kernel reads what an iterator is given as what its kind takes: a map's descriptor may be a thread's number."""
+    if not kind:
+        return
+    if (kind in _OF_MAPS) != (target is not None):
+        raise ObjectError("an iterator iter/%s takes %s" % (kind, "a map: attach_to(map)" if kind in _OF_MAPS else
+                                                            "no target: attach_to()"))
+    for name in options:
+        if name not in _NARROWED.get(kind, ()):
+            raise ObjectError("an iterator iter/%s takes no %s" % (kind, name))
 
 
 def _interface(target):
     if isinstance(target, int):
+        if not 0 <= target < 1 << 31:
+            raise ValueError("%d is no interface's index: those fit into 31 bits" % target)
         return target
+    if not isinstance(target, (str, bytes)):
+        raise ValueError("%r is no interface: its index or name, please" % (target,))
     import socket
     try:
         return socket.if_nametoindex(target)

@@ -25,16 +25,17 @@ from .btf_targets import btf_target, function_of
 from .core_relo import CoreResolver
 from .errors import KernelError, ObjectError, VerifierError
 from .externs import KCONFIG, Externs
+from .kobject import Uncopied, fd_of
 from .maps import Map
 from .object_maps import BPFFS, ArenaMap, DataMap, Globals, ObjectMap
 from .program import Program, digest
 from .relocate import MISSING_MAP, Linker
-from .uapi import F_SLEEPABLE, F_XDP_HAS_FRAGS, MAP_TYPES
+from .uapi import ATTACH_TYPES, F_SLEEPABLE, F_XDP_HAS_FRAGS, MAP_TYPES, name_of
 
 _ARRAY, _ARENA = MAP_TYPES["array"], MAP_TYPES["arena"]
 
 
-class ObjectProgram:
+class ObjectProgram(Uncopied):
     """One program of an Object. Until it is loaded, these may be changed: `type`, `expected_attach_type`,
     `target` (what the section's name says after its kind), `flags`, `autoload`, `autoattach`,
     `attach_prog` (the loaded Program whose function an ext, fentry or fexit program is for), `ifindex`. `program` is then the loader's Program."""
@@ -68,6 +69,7 @@ class ObjectProgram:
     def load(self, log_level=0, **log):
         """Loads it alone; the object's maps must be there (Object.load() does all that). `log`: log_size and log_end
         of Program.load."""
+        self._owner.usable()
         try:
             self.program = self._load(self.target, self.attach_prog, dict(log, log_level=log_level))
             self.error = None
@@ -80,6 +82,11 @@ class ObjectProgram:
         or prepare()), stays as it is. In place of what the object says: target (another function to trace, ...),
         attach_prog, maps (by name; those not named are the object's), and all other options of Program.load."""
         self._owner.usable()
+        takes = self._kind is not None and ("btf" in self._kind.options or self._kind.attach == "tracing_multi")
+        for name, given in (("target", target), ("attach_prog", attach_prog)):
+            if given is not None and not takes:
+                raise ObjectError("clone of program %s: a %s program takes no %s when it is loaded" % (
+                    self.name, self.type, name))
         return self._load(self.target if target is None else target,
                           self.attach_prog if attach_prog is None else attach_prog, options)
 
@@ -89,17 +96,23 @@ class ObjectProgram:
             raise ObjectError("program %s: the section name %r says no program type" % (self.name, self.section))
         owner, linked = self._owner, self.link()
         instructions, maps = self._with_maps(linked)
-        maps.update(given.pop("maps", None) or {})
+        for name, each in dict(given.pop("maps", None) or {}).items():
+            if name not in maps and name not in owner.maps:
+                raise ObjectError("program %s: the object has no map %s%s" % (self.name, name, _near(name, owner.maps)))
+            maps[name] = fd_of(each)
         options = dict(name=self.name, license=owner.file.license, flags=self.flags, ifindex=self.ifindex,
                        expected_attach_type=self.expected_attach_type, maps=maps, token=owner.token)
         options.update(given)
+        if isinstance(options["expected_attach_type"], int):
+            options["expected_attach_type"] = name_of(ATTACH_TYPES, options["expected_attach_type"])
         if self._kind and "usdt" in self._kind.options and options["expected_attach_type"] is None:
             from . import features
             if features.has_link("uprobe_multi"):       # all its places by one link
                 options["expected_attach_type"] = "trace_uprobe_multi"
         if owner.btf is not None and linked.func_info[0] and "btf" not in given:
-            options.update(btf=owner.btf, func_info=owner.func_info(linked.func_info, self.type),
-                           line_info=linked.line_info)
+            for name, value in (("btf", owner.btf), ("func_info", owner.func_info(linked.func_info, self.type)),
+                                ("line_info", linked.line_info)):
+                options.setdefault(name, value)
         module = None
         if "attach_btf_id" in given or "attach_btf_obj" in given:
             options.setdefault("attach_prog", getattr(attach_prog, "program", attach_prog))
@@ -132,6 +145,9 @@ class ObjectProgram:
         for name in linked.maps:
             each = owner.map_of(name)
             if each.map is None:
+                if each.autocreate:
+                    raise ObjectError("program %s: its map %s is not there: prepare() or load() the object first" % (
+                        self.name, name))
                 missing.add(name)
             maps[name] = each.map
         if not missing and ARENA not in maps:
@@ -204,6 +220,8 @@ class ObjectProgram:
         them: cookie, what bpf_get_attach_cookie() or bpf_usdt_cookie() gives the program; pid, for one process."""
         if self.program is None:
             raise ObjectError("program %s: is not loaded" % self.name)
+        if not isinstance(self.target, str):
+            raise ObjectError("program %s: its target is a text, as in its section's name, not %r" % (self.name, self.target))
         if not self.attachable:
             raise ObjectError("program %s: the section %r does not say what it attaches to: see attach_to()"
                               % (self.name, self.section))
@@ -217,6 +235,10 @@ class ObjectProgram:
             return autoattach.attach(self.program, self._kind.prefix, self._kind.attach, self.target, **options)
         except (ObjectError, ElfError) as error:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
+        except KernelError as error:
+            if self.name not in error.call:
+                error.call = "program %s: %s" % (self.name, error.call)
+            raise
 
     def attach_to(self, target=None, **options):
         """Attaches it to a target that its section does not name: an interface, a cgroup, a network namespace, a socket,
@@ -225,7 +247,7 @@ class ObjectProgram:
             raise ObjectError("program %s: is not loaded" % self.name)
         from . import autoattach
         attach_type = options.pop("attach_type", self.expected_attach_type)
-        return autoattach.attach_to(self.program, self.type, attach_type, target, **options)
+        return autoattach.attach_to(self.program, self.type, attach_type, target, section=self.target, **options)
 
     def fileno(self):
         """The loaded program's descriptor: it can be given where a Program can."""
@@ -255,6 +277,13 @@ def insn_array(slots, token=None):
     return made
 
 
+def _near(name, names):
+    """A sentence's end: the nearest of the names, or all."""
+    from difflib import get_close_matches
+    near = get_close_matches(name, names, 1) if isinstance(name, str) else ()
+    return "; did you mean %s?" % near[0] if near else "; it has " + (", ".join(names) or "none")
+
+
 def load_flags(kind):
     """The prog_flags that a bpf_sections.SectionType asks for."""
     return (F_SLEEPABLE if "sleepable" in kind.options else 0) | (F_XDP_HAS_FRAGS if "frags" in kind.options else 0)
@@ -268,14 +297,18 @@ def _given(path):
     return Btf.open(path)
 
 
-class Object:
+class Object(Uncopied):
     """An object file and, after load(), what was made of it. Attributes: `programs`, `maps` (dicts by name),
     `rodata`, `data`, `bss`, `kconfig`, `arena` (variables by name), `struct_ops` (those of the maps), `license`, `name`, `file` (BpfObjectFile), `btf`
     (BtfObject or None). Errors: ElfError and ObjectError about the file, KernelError about the kernel."""
 
     def __init__(self, file, name=None, pin_root=BPFFS, btf_path=None, kconfig=None, token=None):
-        self.file, self.pin_root, self.btf, self._clones = file, pin_root, None, None
-        self._pins, self.closed = [], False
+        self.file, self.pin_root, self.btf, self._clones = file, os.fsdecode(pin_root), None, None
+        self._pins, self.closed, self._prepared = [], False, False
+        if kconfig is not None and not hasattr(kconfig, "get"):
+            raise ValueError("kconfig is a dict, as {'CONFIG_X': 'y'}, not %r" % (kconfig,))
+        if token is not None:
+            fd_of(token)
         self.name = name if name is not None else re.sub(r"\..*", "", os.path.basename(file.path))
         self._given_btf, self._options, self.token = _given(btf_path), kconfig, token
         self.externs = Externs(file)
@@ -299,7 +332,7 @@ class Object:
         ask for it are pinned; btf_path: the BTF to relocate against in place of the kernel's; kconfig:
         {"CONFIG_X": "y"} in place of the kernel's configuration (obj.kconfig[...] = value sets one variable); token: a kobject.Token that delegates the permission
         to load (6.9+); relaxed_maps: members of map definitions that are not known are passed over."""
-        return cls(BpfObjectFile.open(path, relaxed_maps), **options)
+        return cls(BpfObjectFile.open(os.fsdecode(path), relaxed_maps), **options)
 
     @classmethod
     def parse(cls, data, path="<memory>", relaxed_maps=False, **options):
@@ -377,11 +410,7 @@ class Object:
         names = [only] if isinstance(only, str) else list(dict.fromkeys(only))
         for name in names:
             if name not in self.programs:
-                from difflib import get_close_matches
-                near = get_close_matches(name, self.programs, 1)
-                raise ObjectError("%s has no program %s; %s" % (
-                    self.file.path, name, "did you mean %s?" % near[0] if near else
-                    "it has " + (", ".join(self.programs) or "none")))
+                raise ObjectError("%s has no program %s%s" % (self.file.path, name, _near(name, self.programs)))
         return names
 
     def _wanted_by_struct(self, name):
@@ -435,6 +464,7 @@ class Object:
         for name in self.maps:
             if name in wanted:
                 self.maps[name].create(self.btf)
+        self._prepared = True
         maps = [each for name, each in self.maps.items() if name in wanted]
         try:
             self._pin([each for each in maps if not each.definition.values])
@@ -487,6 +517,7 @@ class Object:
 
     def fill_program_arrays(self):
         """Puts the loaded programs into the program arrays that name them (tail calls)."""
+        self._loaded()
         for target in self.maps.values():
             if target.type != "prog_array" or target.map is None:
                 continue
@@ -512,6 +543,7 @@ class Object:
         """Attaches every loaded program whose section says to what, and registers the struct_ops maps ->
         LinkGroup. All or none."""
         from .link import LinkGroup
+        self._loaded()
         group = LinkGroup()
         try:
             for program in self.programs.values():
@@ -532,12 +564,17 @@ class Object:
             each.close()
         if self.btf is not None:
             self.btf.close()
-        self.btf = None
+        self.btf, self._prepared = None, False
 
     def close(self):
         """Closes all that was loaded; load() would begin anew, and until then there are no variables."""
         self._unload()
         self.closed = True
+
+    def _loaded(self):
+        self.usable()
+        if not self._prepared:
+            raise ObjectError("%s is not loaded" % self.file.path)
 
     def usable(self):
         """ObjectError after close()."""

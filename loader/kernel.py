@@ -52,10 +52,12 @@ def parse_cpu_list(text):
 
 @functools.lru_cache(maxsize=None)
 def _possible():
-    text = _read("/sys/devices/system/cpu/possible")
-    if text is None:
-        raise OSError("/sys/devices/system/cpu/possible cannot be read: is sysfs mounted?")
-    return tuple(parse_cpu_list(text))
+    path = "/sys/devices/system/cpu/possible"
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return tuple(parse_cpu_list(file.read().decode()))
+    except FileNotFoundError:
+        raise OSError("%s cannot be read: is sysfs mounted?" % path) from None
 
 
 def possible_cpus():

@@ -53,7 +53,17 @@ def mapped(fd, size, writable=True):
     return found
 
 
-class KernelObject:
+class Uncopied:
+    """What holds descriptors or memory of this process: a second one would one day close what is another's by then."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a %s is of this process, with its descriptors: it can be neither copied nor pickled%s" % (
+            type(self).__name__, "; os.dup() and from_fd() make another" if isinstance(self, BpfObject) else ""))
+
+
+class KernelObject(Uncopied):
     """`fd` is negative once closed."""
 
     __slots__ = ("fd", "__weakref__")
@@ -72,11 +82,6 @@ class KernelObject:
         if self.fd < 0:
             raise ValueError("this %s is closed" % name if self.fd != _LOST else
                              "this %s is the parent process's: a child opens what it needs by id or by pin" % name)
-
-    def __reduce_ex__(self, protocol):
-        # a second object with the same number would one day close a descriptor that is another's
-        raise TypeError("a %s is a descriptor of this process: it can be neither copied nor pickled; os.dup() and "
-                        "from_fd() make another" % type(self).__name__)
 
     @property
     def closed(self):
@@ -140,17 +145,23 @@ class BpfObject(KernelObject):
 
     @classmethod
     def from_fd(cls, fd):
-        """The object of a descriptor, which it then owns."""
-        return cls._adopt(fd)
+        """The object of a descriptor, which it then owns; when it is of something else (ValueError) it stays the
+        caller's."""
+        fd = fd_of(fd)
+        try:
+            name = os.readlink("/proc/self/fd/%d" % fd)
+        except FileNotFoundError:
+            raise ValueError("%d is no open descriptor" % fd) from None
+        found = _KINDS.get(name.rpartition(":")[2].strip("[]"))
+        if found != cls.kind:
+            raise ValueError("that is a %s, not a %s" % (found or "file", cls.kind))
+        return cls._from_info(fd)
 
     @classmethod
     def _adopt(cls, fd):
-        """Makes the Python object; closes fd when it is of another kind."""
+        """from_fd() of a descriptor that nobody else has: closed when it is of another kind."""
         try:
-            found = _KINDS.get(os.readlink("/proc/self/fd/%d" % fd).rpartition(":")[2].strip("[]"))
-            if found != cls.kind:
-                raise ValueError("that is a %s, not a %s" % (found or "file", cls.kind))
-            return cls._from_info(fd)
+            return cls.from_fd(fd)
         except BaseException:
             os.close(fd)
             raise
@@ -263,5 +274,13 @@ def obj_get(path, dir_fd=None):
 
 
 def fd_of(thing):
-    """The descriptor of an object or the number itself."""
-    return thing if isinstance(thing, int) else thing.fileno()
+    """The descriptor of an object or the number itself; ValueError where there is none."""
+    if isinstance(thing, int):
+        if not 0 <= thing < 1 << 31:
+            raise ValueError("%d is no descriptor" % thing)
+        return thing
+    try:
+        fileno = thing.fileno
+    except AttributeError:
+        raise ValueError("%r is no descriptor, and has none" % (thing,)) from None
+    return fileno()

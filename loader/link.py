@@ -9,7 +9,7 @@ import errno
 from . import syscalls
 from .errors import KernelError, refused
 from .introduced import since
-from .kobject import BpfObject, KernelObject, fd_of, text_buffer
+from .kobject import BpfObject, KernelObject, Uncopied, fd_of, text_buffer
 from .layout import packed
 from .syscalls import address
 from .uapi import (ATTACH_TYPES, F_KPROBE_MULTI_RETURN, F_REPLACE, F_UPROBE_MULTI_PATH_FD,
@@ -37,7 +37,7 @@ class Link(BpfObject):
         """Puts another program (or struct_ops map) in its place without a gap (5.7+; cgroup, netns,
         xdp, iter, tcx, netkit, netfilter, sockmap, struct_ops). old: only if this one is there now."""
         try:
-            syscalls.bpf("link_update", link_fd=self.fileno(), new_prog_fd=program.fileno(),
+            syscalls.bpf("link_update", link_fd=self.fileno(), new_prog_fd=fd_of(program),
                          flags=0 if old is None else F_REPLACE,
                          old_prog_fd=0 if old is None else fd_of(old))
         except OSError as error:
@@ -119,7 +119,7 @@ class IterLink(Link):
             os.close(fd)
 
 
-class LinkGroup:
+class LinkGroup(Uncopied):
     """Several links as one. They close in parallel: the kernel takes a tenth of a second and more to be
     rid of one perf event, because it waits until no CPU can be in its program."""
 
@@ -189,6 +189,9 @@ def attach_perf_event(program, event, cookie=None):
 
     By a BPF link on 5.15+, else by ioctl. A cookie (bpf_get_attach_cookie) needs the link.
     """
+    from .perf import PerfEvent
+    if not isinstance(event, PerfEvent):
+        raise ValueError("program %s goes on a PerfEvent, not on %r" % (program.name, event))
     try:
         fd = syscalls.link_create("plain", prog_fd=program.fileno(), target_fd=event.fileno(),
                                   attach_type=ATTACH_TYPES["perf_event"], bpf_cookie=cookie or 0)
@@ -229,7 +232,8 @@ def attach_tracing(program, cookie=None):
         except OSError as error:
             raise refused("attach of program %s" % program.name, error, "trace", invalid=(
                 "what replaces a function is attached once by itself: name the program and its function (attach_freplace, "
-                "attach_to) to do it again" if error.errno == errno.EINVAL and program.type == "ext" else "")) from None
+                "attach_to) to do it again" if program.type == "ext" and error.errno in (errno.EINVAL, errno.ENOENT) else
+                since((5, 13), "attaching it once more") if error.errno == errno.ENOENT else "")) from None
     try:
         fd = syscalls.link_create("tracing", prog_fd=program.fileno(), cookie=cookie)
     except OSError as error:
@@ -274,11 +278,13 @@ def iter_info(map=None, cgroup=None, order=0, pid=0, tid=0):
     """A union bpf_iter_link_info for attach_iter: a map (of bpf_map_elem and the like), a cgroup (its descriptor and an
     order: 1 itself, 2 and 3 with those below it, pre- or post-order, 4 those above it; 6.1+), a process or thread
     (6.1+)."""
+    if (map is not None) + (cgroup is not None) + bool(pid or tid) > 1 or order and cgroup is None:
+        raise ValueError("an iterator has a map, or a cgroup with an order, or a pid and tid")
     if map is not None:
         return packed("=I12x", "map", fd_of(map))
     if cgroup is not None:
-        return packed("=IIQ", "order and cgroup of 32 bits", order or 1, fd_of(cgroup), 0)
-    return packed("=IIII", "thread and process of 32 bits", tid, pid, 0, 0) if pid or tid else b""
+        return packed("=I", "order", order or 1) + packed("=I", "cgroup", fd_of(cgroup)) + bytes(8)
+    return packed("=I", "tid", tid) + packed("=I", "pid", pid) + bytes(8) if pid or tid else b""
 
 
 def iter_open(link):

@@ -7,12 +7,13 @@ _QUERY. Targets: a cgroup or namespace is a descriptor (open_path), an interface
 import errno
 import os
 import struct
+import weakref
 from types import SimpleNamespace
 
 from . import syscalls
-from .errors import refused
+from .errors import KernelError, refused
 from .introduced import since
-from .kobject import KernelObject, fd_of
+from .kobject import KernelObject, Uncopied, fd_of, own
 from .link import Link
 from .syscalls import address
 from .uapi import ATTACH_TYPES, F_ID, F_LINK, number
@@ -82,7 +83,7 @@ def attach_netns(program, netns, attach_type):
 
 def attach_xdp(program, ifindex, mode=""):
     """An xdp program on an interface (5.9+). mode: "skb" (generic), "drv" (native), "hw", "" either."""
-    return _create("interface %d" % ifindex, program, "plain", (5, 9), "xdp", target_ifindex=ifindex,
+    return _create("interface %s" % ifindex, program, "plain", (5, 9), "xdp", target_ifindex=ifindex,
                    flags=_chosen(XDP_FLAGS, mode, "mode"))
 
 
@@ -93,7 +94,7 @@ def _relative(kind, introduced):
             at = relative if flags & F_ID else fd_of(relative)
             if isinstance(relative, Link):
                 flags |= F_LINK
-        return _create("interface %d" % ifindex, program, "relative", introduced, attach_type,
+        return _create("interface %s" % ifindex, program, "relative", introduced, attach_type,
                        target_ifindex=ifindex, flags=flags, relative_fd=at,
                        expected_revision=expected_revision)
     attach.__name__ = "attach_" + kind
@@ -106,19 +107,28 @@ attach_tcx = _relative("tcx", (6, 6))
 attach_netkit = _relative("netkit", (6, 7))
 
 
-class TcFilter:
+class TcFilter(Uncopied):
     """A program in a filter of traffic control. No link holds it: it stays until close(), whatever becomes of this
-    process (the interface's clsact qdisc stays)."""
+    process (the interface's clsact qdisc stays). A forked child lets go of it: its close() does nothing."""
 
     def __init__(self, ifindex, parent, priority, handle):
         self.ifindex, self.parent, self.priority, self.handle = ifindex, parent, priority, handle
+        own(self)
+
+    def _forget(self):
+        self.handle = None
 
     def close(self):
         from .netlink import Socket
-        if self.handle is not None:
+        handle, self.handle = self.handle, None
+        if handle is None:
+            return
+        try:
             with Socket() as netlink:
-                netlink.remove_filter(self.ifindex, self.parent, self.priority, self.handle)
-            self.handle = None
+                netlink.remove_filter(self.ifindex, self.parent, self.priority, handle)
+        except KernelError as error:        # gone, by itself or with its interface or qdisc
+            if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EINVAL):
+                raise
 
     def __enter__(self):
         return self
@@ -137,16 +147,32 @@ def attach_tc(program, ifindex, direction="ingress", priority=0, handle=0):
                                                              priority, handle))
 
 
-class SocketProgram:
-    """A program that a socket has; closing this takes it away from there."""
+_latest = weakref.WeakValueDictionary()     # (inode of a socket, option that detaches): SocketProgram
+
+
+class SocketProgram(Uncopied):
+    """A program that a socket has; closing this takes it away from there, unless another has taken its place. A forked
+    child, which shares the socket, lets go of it: its close() does nothing."""
 
     def __init__(self, sock, detach):
         self.socket, self._detach = sock, detach
+        place = os.fstat(sock.fileno()).st_ino, detach
+        if place in _latest:
+            _latest[place]._forget()        # the kernel has put this one in its place
+        _latest[place] = self
+        own(self)
+
+    def _forget(self):
+        self._detach = None
 
     def close(self):
-        if self._detach is not None and self.socket.fileno() >= 0:
-            self.socket.setsockopt(_SOL_SOCKET, self._detach, 0)
-        self._detach = None
+        detach, self._detach = self._detach, None
+        if detach is None or self.socket.fileno() < 0:
+            return
+        try:
+            self.socket.setsockopt(_SOL_SOCKET, detach, 0)
+        except FileNotFoundError:
+            return              # somebody else took it away
 
     def __enter__(self):
         return self
@@ -159,6 +185,8 @@ def attach_socket(program, sock):
     """A socket_filter program on a socket, or an sk_reuseport one on the group of sockets that share its port
     (socket(7): SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_EBPF) -> SocketProgram."""
     reuseport = program.type == "sk_reuseport"
+    if not hasattr(sock, "setsockopt"):
+        raise ValueError("program %s goes on a socket, not on %r" % (program.name, sock))
     try:
         sock.setsockopt(_SOL_SOCKET, _SO_ATTACH_REUSEPORT_EBPF if reuseport else _SO_ATTACH_BPF, fd_of(program))
     except OSError as error:

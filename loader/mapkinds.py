@@ -108,7 +108,8 @@ class ObjectMap(Map):
         if isinstance(value, (bytes, bytearray)):
             return Map._encode(self, value)
         try:
-            return bytearray(fd_of(value).to_bytes(self.value_size, "little"))
+            number = value if isinstance(value, int) else fd_of(value)
+            return bytearray(number.to_bytes(self.value_size, "little"))
         except OverflowError:
             raise ValueError("%d is neither a descriptor nor a number of %d bytes" % (value, self.value_size)) from None
 

@@ -99,7 +99,7 @@ class Socket:
             yield Interface(ifindex, text(attributes.get(_IFLA_IFNAME, b"")), _xdp(attributes.get(_IFLA_XDP, b"")))
 
     def _tc(self, kind, ifindex, parent=0):
-        body = _TCMSG.pack(0, ifindex, 0, parent, 0)
+        body = _tcmsg(ifindex, 0, parent)
         for _, payload in self.ask("traffic control of interface %d" % ifindex, kind, _DUMP, body):
             if len(payload) >= _TCMSG.size:
                 _, index, handle, _, _ = _TCMSG.unpack_from(payload)
@@ -120,7 +120,7 @@ class Socket:
     def add_filter(self, ifindex, parent, fd, name, priority=0, handle=0):
         """Puts a sched_cls program (its descriptor), which says itself what becomes of a packet, on INGRESS or EGRESS
         of an interface, and a clsact qdisc where there is none -> (priority, handle) that it got."""
-        qdisc = _TCMSG.pack(0, ifindex, 0xffff0000, _CLSACT, 0) + attribute(_TCA_KIND, b"clsact\0")
+        qdisc = _tcmsg(ifindex, 0xffff0000, _CLSACT) + attribute(_TCA_KIND, b"clsact\0")
         try:
             for _ in self.ask("clsact on interface %d" % ifindex, _RTM_NEWQDISC, _ACK | _CREATE | _EXCL, qdisc):
                 continue
@@ -129,7 +129,7 @@ class Socket:
                 raise
         options = attribute(_BPF_FD, struct.pack("=I", fd)) + attribute(_BPF_NAME, bytes(text_buffer(name.encode(), "a name"))) + \
             attribute(_BPF_FLAGS, struct.pack("=I", 1))        # TCA_BPF_FLAG_ACT_DIRECT
-        body = packed(_TCMSG.format, "interface, handle, parent and priority << 16", 0, ifindex, handle, parent, priority << 16 | _ETH_P_ALL) + attribute(_TCA_KIND, b"bpf\0") + \
+        body = _tcmsg(ifindex, handle, parent, priority) + attribute(_TCA_KIND, b"bpf\0") + \
             attribute(_TCA_OPTIONS | 0x8000, options)
         found = priority, handle
         for kind, payload in self.ask("filter on interface %d" % ifindex, _RTM_NEWTFILTER,
@@ -141,18 +141,27 @@ class Socket:
 
     def remove_filter(self, ifindex, parent, priority, handle):
         """Takes away what add_filter() put there."""
-        body = packed(_TCMSG.format, "interface, handle, parent and priority << 16", 0, ifindex, handle, parent, priority << 16 | _ETH_P_ALL) + attribute(_TCA_KIND, b"bpf\0")
+        body = _tcmsg(ifindex, handle, parent, priority) + attribute(_TCA_KIND, b"bpf\0")
         for _ in self.ask("filter on interface %d" % ifindex, _RTM_DELTFILTER, _ACK, body):
             continue
 
     def set_xdp(self, ifindex, fd, mode="xdp", overwrite=False):
         """Puts a program (its descriptor; -1: none) on an interface without a link: it stays when this process
         ends. mode: one of XDP_MODES. EBUSY where one is and overwrite is false."""
+        packed("=i", "interface", ifindex)
         flags = XDP_MODES[mode] | (0 if overwrite or fd < 0 else _IF_NO_EXIST)
         nested = attribute(_XDP_FD, struct.pack("=i", fd)) + attribute(_XDP_FLAGS, packed("=I", "flags", flags))
         body = _IFINFO.pack(socket.AF_UNSPEC, 0, ifindex, 0, 0) + attribute(_IFLA_XDP | 0x8000, nested)
         for _ in self.ask("XDP program on interface %d" % ifindex, _RTM_SETLINK, _ACK, body):
             continue
+
+
+def _tcmsg(ifindex, handle, parent, priority=None):
+    """A struct tcmsg; with a priority that of a filter of all protocols."""
+    packed("=H", "priority", priority or 0)
+    packed("=i", "interface", ifindex)
+    packed("=I", "handle", handle)
+    return _TCMSG.pack(0, ifindex, handle, parent, 0 if priority is None else priority << 16 | _ETH_P_ALL)
 
 
 def attribute(kind, data):

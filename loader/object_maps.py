@@ -8,6 +8,8 @@ from rawbpf.elf.bpf_maps import PIN_BY_NAME
 from . import kernel, syscalls
 from .errors import KernelError, ObjectError
 from .introduced import needs
+from .kobject import Uncopied, fd_of
+from .layout import packed
 from .mapkinds import ObjectMap as KernelObjects
 from .maps import STORAGE, Map
 from .uapi import F_MMAPABLE, F_NUMA_NODE, F_RDONLY_PROG, MAP_TYPES, name_of
@@ -19,8 +21,13 @@ _NO_BTF = {"perf_event_array", "cgroup_array", "stack_trace", "array_of_maps", "
            "devmap_hash", "cpumap", "xskmap", "sockmap", "sockhash", "queue", "stack", "arena", "ringbuf",
            "user_ringbuf", "bloom_filter"}
 _RECORDS = {"ringbuf": (0, 0), "user_ringbuf": (0, 0), "perf_event_array": (4, 4)}      # key size, value size
+_KEYLESS = ("queue", "stack", "bloom_filter")
 _DIRECT_LIMIT = 1 << 29     # BPF_MAX_VAR_OFF: how far into a map's value an instruction may refer
 _VALUES = 1 << 20           # of a variable, decoded at once: about a second, and a hundred MB
+_TEXT = 1 << 24             # bytes of a variable, decoded at once
+_PIECE = 1 << 20
+_SHAPE = {"key_size": "=I", "value_size": "=I", "max_entries": "=I", "flags": "=I", "numa_node": "=I", "map_extra": "=Q",
+          "ifindex": "=I"}      # what of a map is a number, as bpf(2) takes it
 _SHOWN = ("type", "key_size", "value_size", "max_entries", "flags", "map_extra")
 
 
@@ -34,7 +41,7 @@ def value_codec(type, of):
         raise ObjectError("%s: %s" % (of, error)) from None
 
 
-class ObjectMap:
+class ObjectMap(Uncopied):
     """One map. Until it is created, its shape may be changed: max_entries, value_size, key_size, flags,
     numa_node, map_extra, type, pin_path; `autocreate`: False for one that load() leaves out; `exclusive_program`:
     the name of the only program that may use it (6.18+); `ifindex`: the interface that runs its programs itself (offload). `map` is then the loader's Map, which has the raw operations.
@@ -62,10 +69,17 @@ class ObjectMap:
         self.map = self._typed = self._reader = self._made_with = None
         self.reused = False         # was the map there before?
 
+    def __setattr__(self, name, value):
+        if name in _SHAPE and getattr(self, "map", None) is not None:
+            raise ObjectError("map %s: is created: its %s is set before load()" % (self.name, name))
+        super().__setattr__(name, value)
+
     def reuse(self, map):
-        """Takes an existing Map (or what has a descriptor) in place of a new one; it stays the caller's, as do its
-        elements: load() fills only maps that it makes (and program arrays)."""
-        self._take(Map.from_fd(os.dup(map.fileno())))
+        """Takes an existing Map (or what has a descriptor) in place of a new one, before load(); it stays the caller's, as
+        do its elements: load() fills only maps that it makes (and program arrays)."""
+        if self.map is not None:
+            raise ObjectError("map %s: is created: reuse() comes before load()" % self.name)
+        self._take(Map._adopt(os.dup(fd_of(map))))
 
     # -- creation --------------------------------------------------------------------------------------
 
@@ -133,6 +147,10 @@ class ObjectMap:
 
     def _make(self, btf):
         definition = self.definition
+        for name, form in _SHAPE.items():
+            value = getattr(self, name)
+            if value is not None or name != "numa_node":        # None: any
+                packed(form, "map %s: %s" % (self.name, name), value)
         options = dict(name=self.kernel_name(), flags=self.flags, numa_node=self.numa_node, map_extra=self.map_extra,
                        ifindex=self.ifindex, token=self._owner.token)
         if self.exclusive_program is not None:
@@ -219,7 +237,7 @@ class ObjectMap:
         return self._keyless().peek()
 
     def _keyless(self):
-        if self.type not in ("queue", "stack", "bloom_filter"):
+        if self.type not in _KEYLESS:
             raise ObjectError("map %s: a %s map has keys or no elements" % (self.name, self.type))
         return self.typed
 
@@ -248,7 +266,13 @@ class ObjectMap:
         return key in self.typed
 
     def __len__(self):
+        if self.type in _RECORDS or self.type in _KEYLESS:     # list() goes on without it
+            raise TypeError("map %s: a %s map has no keys to count" % (self.name, self.type))
         return len(self.typed)
+
+    def __bool__(self):
+        """True: counting would be a walk over all elements."""
+        return True
 
     def get(self, key, default=None):
         return self.typed.get(key, default)
@@ -365,7 +389,7 @@ def _zeros(size):
     if size < 1 << 20:
         return bytearray(size)
     import mmap
-    return mmap.mmap(-1, size)
+    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class DataMap(ObjectMap):
@@ -390,7 +414,14 @@ class DataMap(ObjectMap):
         if self._filled:
             return
         self._filled = True
-        self._loaded().update(bytes(4), bytes(self.content))
+        if self.flags & F_MMAPABLE and not self.read_only and len(self.content) > _PIECE:
+            memory, zeros = self.memory(), bytes(_PIECE)
+            for at in range(0, len(self.content), _PIECE):     # the kernel's are zeros already
+                piece = self.content[at:at + _PIECE]
+                if piece != zeros[:len(piece)]:
+                    memory[at:at + len(piece)] = piece
+        else:
+            self._loaded().update(bytes(4), bytes(self.content))
         if self.read_only:
             self.map.freeze()
 
@@ -417,6 +448,7 @@ class DataMap(ObjectMap):
 
     def memory(self):
         """The data as an mmap object (5.5+)."""
+        self.fileno()           # ValueError in a forked child, where somebody may have kept a view
         if self._memory is None or self._memory.closed:         # as in a forked child
             self._memory = self._loaded().mmap(writable=not self.read_only)
         return self._memory
@@ -462,21 +494,21 @@ class ArenaMap(ObjectMap):
 
     def memory(self):
         """The whole arena as an mmap object."""
-        self._loaded()
+        self.fileno()
         return self._memory
 
     def read(self, offset, size):
         self._owner.usable()
         if self._memory is None:
             return bytes(self.content[offset:offset + size])
-        return self._memory[self.place + offset:self.place + offset + size]
+        return self.memory()[self.place + offset:self.place + offset + size]
 
     def write(self, offset, data):
         self._owner.usable()
         if self._memory is None:
             self.content[offset:offset + len(data)] = data
         else:
-            self._memory[self.place + offset:self.place + offset + len(data)] = data
+            self.memory()[self.place + offset:self.place + offset + len(data)] = data
 
     def close(self):
         memory, self._memory = self._memory, None
@@ -488,7 +520,7 @@ class ArenaMap(ObjectMap):
         super().close()
 
 
-class Globals:
+class Globals(Uncopied):
     """The variables of data sections by name: obj.rodata["targ_uid"] = 1000, obj.bss["hits"]."""
 
     def __init__(self, owner, kind):
@@ -518,9 +550,9 @@ class Globals:
         found = value_codec(self._owner.file.btf.type(type_id), "variable " + name)
         if found.size != size:
             raise ObjectError("variable %s: it has %d bytes, its type %d" % (name, size, found.size))
-        if found.count > _VALUES:
-            raise ObjectError("variable %s: %d values are too many to be Python's: use memory(%r)" % (
-                name, found.count, name))
+        if found.count > _VALUES or size > _TEXT:
+            raise ObjectError("variable %s: %d values of %d bytes in all are too many to be Python's: use memory(%r)" % (
+                name, found.count, size, name))
         return found
 
     def __getitem__(self, name):

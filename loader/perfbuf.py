@@ -151,7 +151,11 @@ class PerfBuffer(Reader):
         self._buffers, self._told = [], {}
         # The kernel empties the map when no process has it open any more.
         self._own(map)
-        self._poll = select.epoll()       # close-on-exec
+        try:
+            self._poll = select.epoll()       # close-on-exec
+        except OSError as error:
+            self._object.close()
+            raise refused("PerfBuffer of map %s" % map.name, error, "perf") from None
         own(self)
         try:
             if places is None:
@@ -175,8 +179,11 @@ class PerfBuffer(Reader):
         self._poll.register(event.fd, select.EPOLLIN)
 
     def fileno(self):
-        self._usable()
-        return self._poll.fileno()
+        try:
+            return self._poll.fileno()
+        except ValueError:
+            self._usable()
+            raise
 
     @property
     def lost(self):
@@ -189,7 +196,11 @@ class PerfBuffer(Reader):
     def available(self):
         """Bytes written and not yet consumed on all CPUs, headers included."""
         self._usable()
-        return sum(buffer.available() for buffer in self._buffers)
+        try:
+            return sum(buffer.available() for buffer in self._buffers)
+        except ValueError:          # released
+            self._usable()
+            raise
 
     def consume(self, handler, limit=None):
         """Hands over what is in the buffers at this moment, CPU by CPU; how many records."""

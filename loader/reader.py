@@ -8,7 +8,8 @@ import select
 import time
 
 from . import kernel
-from .kobject import KernelObject
+from .errors import refused
+from .kobject import KernelObject, Uncopied
 
 # A program may leave out the wake-up (BPF_RB_NO_WAKEUP) and leave it to us to look now and then.
 _LOOK_AGAIN = 0.1
@@ -42,29 +43,42 @@ class Stream:
     def consume(self, handler, limit=None):
         """Hands over what is in the ring at this moment, at most about `limit` records; how many. What was passed
         over counts once the handler has returned: a batch that comes again is not counted again."""
-        total = 0
-        # Each position is one aligned 8-byte load or store.
-        end, position = self._head[0], self._tail[0]
-        while position < end and (limit is None or total < limit):
-            load_barrier()
-            memory, runs, count, passed, following = self._runs(position, end,
-                                                                None if limit is None else limit - total)
-            if following == position:     # the next record is still being written
-                break
-            if runs:
+        total, handling = 0, False
+        try:
+            # Each position is one aligned 8-byte load or store.
+            end, position = self._head[0], self._tail[0]
+            while position < end and (limit is None or total < limit):
                 load_barrier()
-                handler(memory, runs)
-                if self.closed:           # by the handler: there is no position to advance
-                    return total + count
-            position = self._tail[0] = following
-            if passed:
-                self._count(passed)
-            total += count
+                memory, runs, count, passed, following = self._runs(position, end,
+                                                                    None if limit is None else limit - total)
+                if following == position:     # the next record is still being written
+                    break
+                if runs:
+                    load_barrier()
+                    handling = True
+                    handler(memory, runs)
+                    handling = False
+                    if self.closed:           # by the handler: there is no position to advance
+                        return total + count
+                position = self._tail[0] = following
+                if passed:
+                    self._count(passed)
+                total += count
+        except ValueError:      # of memory that another thread has released: what was handed over is all
+            if handling or not self.closed:
+                raise
         return total
 
     def each(self):
         """Each record that is there now as bytes; its room is given back when it is handed out and not before, so
         that those which nobody asks for stay."""
+        try:
+            yield from self._each()
+        except ValueError:      # closed by another thread
+            if not self.closed:
+                raise
+
+    def _each(self):
         end, position = self._head[0], self._tail[0]
         while position < end:
             load_barrier()
@@ -88,7 +102,7 @@ class Stream:
             position = self._tail[0] = following
 
 
-class Buffer:
+class Buffer(Uncopied):
     """What uses the memory of a buffer's map; `_object` has its own descriptor: it may outlive the Map."""
 
     KINDS = ()
@@ -98,7 +112,10 @@ class Buffer:
         kind = getattr(map, "type", None)
         if kind not in self.KINDS:
             raise ValueError("a %s is of a %s map, not of a %s map" % (type(self).__name__, self.KINDS[0], kind))
-        self._object = KernelObject(os.dup(map.fileno()))
+        try:
+            self._object = KernelObject(os.dup(map.fileno()))
+        except OSError as error:
+            raise refused("%s of map %s" % (type(self).__name__, map.name), error) from None
 
     @property
     def closed(self):
@@ -162,7 +179,12 @@ class Reader(Buffer):
             for offset, count, stride, length in runs:
                 kept.extend([bytes(memory[at:at + length])
                              for at in range(offset, offset + count * stride, stride)])
-        self.consume(keep)
+        try:
+            self.consume(keep)
+        except ValueError:          # closed by another thread
+            if not kept:
+                self._usable()
+                raise
         return kept
 
     def __iter__(self):
@@ -188,7 +210,11 @@ class Reader(Buffer):
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         # A descriptor of its own: event loops know one reader for each, and this may end after the close.
-        with KernelObject(os.dup(self.fileno())) as waiting:
+        try:
+            waiting = KernelObject(os.dup(self.fileno()))
+        except OSError as error:
+            raise refused("wait for records", error) from None
+        with waiting:
             loop.add_reader(waiting.fd, ready.set)
             try:
                 while not self._ended():

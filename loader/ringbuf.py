@@ -94,13 +94,18 @@ class RingBuffer(Stream, Reader):
         self.discarded = 0        # records that the program gave up, passed over so far
 
     def fileno(self):
-        self._usable()
-        return self._object.fd
+        fd = self._object.fd
+        if fd < 0:
+            self._usable()
+        return fd
 
     def available(self):
         """Bytes written and not yet consumed, headers included."""
-        self._usable()
-        return self._head[0] - self._tail[0]
+        try:
+            return self._head[0] - self._tail[0]
+        except ValueError:          # released
+            self._usable()
+            raise
 
     def consume(self, handler, limit=None):
         """Hands over what is in the ring at this moment, at most about `limit` records; how many."""

@@ -3,11 +3,12 @@
 from collections.abc import MutableMapping
 
 from .mapkinds import BloomFilterMap, ObjectMap, QueueMap
+from .kobject import Uncopied
 from .uapi import EXIST, NOEXIST
 from .values import codec
 
 
-class TypedMap(MutableMapping):
+class TypedMap(Uncopied, MutableMapping):
     """m[key], m[key] = value, del, in, len, iteration, items() of a Map, with keys and values decoded.
 
     key, value: what values.codec() takes: a struct format ("IQ"), a C type of BTF, a number of plain

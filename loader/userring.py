@@ -38,8 +38,10 @@ class UserRingBuffer(Buffer):
 
     def fileno(self):
         """Writable (select) when there is room."""
-        self._usable()
-        return self._object.fd
+        fd = self._object.fd
+        if fd < 0:
+            self._usable()
+        return fd
 
     def free(self):
         """Bytes that are free, headers included."""

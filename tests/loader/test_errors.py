@@ -223,7 +223,7 @@ def test_interrupt_ends_a_load():
     (r"cookie: 'x' is no number", lambda m, p: link.attach_raw_tracepoint(p, "sys_enter", "x")),
     (r"no BPF program type is called 'nope'", lambda m, p: features.has_kfunc("bpf_obj_new_impl", "nope")),
     (r"prefix: -1 does not fit into 32 bits", lambda m, p: lpm_key(-1, bytes(4))),
-    (r"thread and process of 32 bits: ", lambda m, p: link.iter_info(pid=-1)),
+    (r"pid: -1 does not fit into 32 bits", lambda m, p: link.iter_info(pid=-1)),
     (r"a path cannot have a NUL in it", lambda m, p: p.pin("/sys/fs/bpf/a\0b")),
     (r"the name of a tracepoint cannot have a NUL", lambda m, p: link.attach_raw_tracepoint(p, "sys\0enter")),
     (r"no BPF program type is called 'nope'", lambda m, p: features.has_helper("bpf_map_lookup_elem", "nope")),

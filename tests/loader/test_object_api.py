@@ -186,8 +186,10 @@ def test_an_iterator_over_a_map():
             assert (link.read(), obj.bss["hits"]) == (b"", 21)      # it also runs at the end
             link.read()
             assert obj.bss["hits"] == 42
-        with pytest.raises(KernelError):
-            obj.programs["element"].attach_to()
+        for target, options, said in ((None, {}, r"takes a map: attach_to\(map\)"), (None, {"pid": 1}, "takes a map"),
+                                      (obj.maps["stats"], {"order": 1}, "takes no order")):
+            with pytest.raises(ObjectError, match="iterator iter/bpf_map_elem " + said):
+                obj.programs["element"].attach_to(target, **options)
 
 
 def test_a_filter_of_a_socket():

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from rawbpf.asm import assemble, write_object
-from rawbpf.loader import KernelError, Link, Map, Object, ObjectError, VerifierError, features, ids, kernel, link
+from rawbpf.loader import KernelError, Link, Map, Object, ObjectError, features, ids, kernel, link
 from rawbpf.loader.detached import mount
 from rawbpf.loader.uapi import MAP_TYPES
 from tests.bpfcc import compile_bpf, compile_bpf_text
@@ -116,8 +116,9 @@ def test_a_program_loaded_once_more():
     """Other maps, another name, a log: none of it changes the object's own program."""
     with counting("socket", 7) as obj, Map.create("array", 4, 8, 1) as other:
         program, = obj.programs.values()
-        with pytest.raises(VerifierError, match="reaches map hits, which was not created"):
-            program.clone()
+        for early in (program.clone, program.load):
+            with pytest.raises(ObjectError, match=r"its map hits is not there: prepare\(\) or load\(\) the object first"):
+                early()
         obj.prepare()
         with program.clone(name="before") as first:
             assert program.program is None and first.test_run(bytes(14)).retval == 7 and hits(obj) == 1
@@ -135,9 +136,17 @@ def test_a_program_loaded_once_more():
             program.clone(flags=1 << 31)
         with pytest.raises(TypeError, match="no_such_option"):
             program.clone(no_such_option=1)
+        for options, said in (({"maps": {"hist": other}}, "the object has no map hist; did you mean hits"),
+                              ({"target": "x"}, "takes no target"), ({"attach_prog": own}, "takes no attach_prog"),
+                              ({"maps": {"hits": None}}, "None is no descriptor")):
+            with pytest.raises((ObjectError, ValueError), match=said):
+                program.clone(**options)
         assert own.test_run(bytes(14)).retval == 7
-    with pytest.raises(ObjectError, match="is closed"):
-        program.clone()
+    for late in (program.clone, program.load, obj.attach, obj.fill_program_arrays):
+        with pytest.raises(ObjectError, match="is closed"):
+            late()
+    with pytest.raises(ObjectError, match="is not loaded"):
+        counting("socket").attach()
 
 
 @pytest.mark.kernel(since="5.9")

@@ -110,3 +110,35 @@ def test_losses_are_known_after_the_end():
         assert reader.lost_by_cpu()[online_cpus()[0]] == reader.lost
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.kernel
+@KINDS
+def test_closed_by_another_thread_at_the_worst_moment(kind):
+    """Just when the reader is about to look at the ring: its memory is gone then. What asks says that it is closed, loops
+    end."""
+    async def awaited(reader):
+        return [record async for record in reader]
+    for use in ("records", "poll", "available", "fileno", "loop", "async", "each"):
+        _, reader, program = setup(kind)
+        on_each_cpu(program, 1)
+        streams = [reader] if kind == "ring" else reader._buffers
+        for each in streams:
+            def runs(*given, _runs=each._runs):
+                reader.close()
+                return _runs(*given)
+            each._runs = runs
+        if use in ("loop", "async", "each"):
+            assert (list(reader) if use == "loop" else list(reader.each()) if use == "each" else
+                    asyncio.run(awaited(reader))) == []
+            continue
+        if use == "records":
+            assert reader.records() == []
+        else:
+            with pytest.raises(ValueError, match="this (Ring|Perf)Buffer is closed"):
+                if use == "poll":
+                    reader.poll(lambda *_: None, 1)
+                else:
+                    reader.close()
+                    getattr(reader, use)()
+        assert reader.closed
