@@ -224,5 +224,5 @@ def test_kprobe_and_kretprobe_of_one_function(function):
             time.sleep(0.002)
         script.stop()
         seen = [each.value for each in script]
-    assert len(seen) == 3 and min(seen) >= 2000000
+    assert len(seen) == 3 and min(seen) >= 1000000      # the clocks of emulated machines are not exact
     assert script.maps["@n"] == 3 and script.maps["@s"] == {}
