@@ -55,7 +55,9 @@ def read_input(path):
     try:
         return read_file(path)
     except (OSError, ValueError, AsmError) as error:
-        raise ElfError(os.fspath(path), None, getattr(error, "strerror", None) or str(error)) from None
+        said = getattr(error, "strerror", None) or str(error)
+        place = os.fspath(path) + ": "          # as some of them say themselves
+        raise ElfError(os.fspath(path), None, said[len(place):] if said.startswith(place) else said) from None
 
 
 class Section(NamedTuple):

@@ -25,7 +25,8 @@ class KernelError(OSError):
         reason = "not supported" if self.errno == 524 else os.strerror(self.errno)
         name = _errno.errorcode.get(self.errno, "ENOTSUPP" if self.errno == 524 else self.errno)
         text = "%s: %s (%s)" % (self.call, reason, name)
-        return "%s: %s" % (text, self.needs) if self.needs else text
+        from rawbpf.elf.image import printable      # a name or a path may hold anything
+        return printable("%s: %s" % (text, self.needs) if self.needs else text)
 
     def __reduce__(self):
         return type(self), (self.call, self.errno, self.needs, self.log)

@@ -97,8 +97,9 @@ def main(argv=None):
     except BrokenPipeError:
         return _leave("", 0)     # the reader has seen enough
     except OSError as error:
+        from rawbpf.elf.image import printable
         what = error.strerror or str(error)
-        return _leave("ERROR: %s\n" % (what if error.filename is None else "%s: %s" % (error.filename, what)))
+        return _leave("ERROR: %s\n" % printable(what if error.filename is None else "%s: %s" % (error.filename, what)))
     except MemoryError:
         return _leave("ERROR: out of memory\n")
 

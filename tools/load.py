@@ -27,12 +27,50 @@ OPTIONS = (
     Option("help", "h", "help", "", "print this"),
 )
 WATCHES_SIGNALS = True          # until all is imported nothing is held, and Ctrl-C simply ends it
+_ENDS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 USAGE = ("usage: rawbpf load OBJ.o [--attach] [--pin DIR] [--only NAME] [--json]\n"
          "       rawbpf load PROGRAM.s ...         (assembly text; - is the standard input)\n")
 
 
+class _Ended(BaseException):
+    """A signal that ends this process; what is undone first is what its end would not undo: pins."""
+
+
+def _ends(number, frame):
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_IGN)         # another one must not disturb that
+    raise _Ended(number)
+
+
+class _Unwritten(Exception):
+    """The standard output took no more: its argument, an OSError, says why."""
+
+
+def _enough(error, parsed):
+    """Has all been pinned that was to be, and only the reader of what is printed gone?"""
+    return bool(parsed.get("pin")) and isinstance(error, _Unwritten) and isinstance(error.args[0], BrokenPipeError)
+
+
 def run(argv):
     """Run with the arguments after `load`; returns the exit status."""
+    watched = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for each in watched:
+        signal.signal(each, _ends)
+    try:
+        return _run(argv)
+    except _Ended as end:
+        import os
+        signal.signal(end.args[0], signal.SIG_DFL)
+        os.kill(os.getpid(), end.args[0])
+        return 128 + end.args[0]
+    except _Unwritten as error:
+        raise error.args[0] from None
+    finally:
+        for each in watched:
+            signal.signal(each, signal.SIG_DFL)
+
+
+def _run(argv):
     try:
         parsed = parse(OPTIONS, argv)
         if parsed.get("help"):
@@ -49,7 +87,7 @@ def run(argv):
         return 1
     if parsed.get("json"):
         import json                     # while there are descriptors left
-    from rawbpf.elf.image import ElfError
+    from rawbpf.elf.image import ElfError, printable
     from rawbpf.asm import AsmError
     from rawbpf.loader import KernelError, ObjectError
     from .failure import Failure
@@ -62,15 +100,16 @@ def run(argv):
         with _opened(operands[0], options) as obj:
             try:
                 return _load(obj, parsed, result)
-            except BaseException:
-                obj.unpin()
+            except BaseException as error:
+                if not _enough(error, parsed):
+                    obj.unpin()
                 raise
     except (ElfError, ObjectError, KernelError, AsmError, Failure) as error:
-        text = str(error)
+        text = printable(str(error)) if isinstance(error, Failure) else str(error)
     except BrokenPipeError:
         raise
     except OSError as error:
-        text = "%s: %s" % (error.filename, error.strerror) if error.filename else error.strerror or str(error)
+        text = printable("%s: %s" % (error.filename, error.strerror) if error.filename else error.strerror or str(error))
     sys.stderr.write("ERROR: %s\n" % text)
     if parsed.get("json"):
         print(json.dumps(dict(result, error=text)), flush=True)
@@ -85,8 +124,12 @@ def _opened(path, options):
     shown = "stdin" if path == "-" else path
     if os.path.isfile(path):
         with open(path, "rb") as file:
-            if file.read(4) in (b"\x7fELF", b""):
-                return Object.open(path, **options)
+            try:
+                start = file.read(4)
+            except OSError as error:
+                raise ObjectError("%s: %s" % (path, error.strerror)) from None
+        if start in (b"\x7fELF", b""):
+            return Object.open(path, **options)
     data = read_bytes(path)
     if data.startswith(b"\x7fELF"):
         return Object.parse(data, shown, **options)
@@ -128,19 +171,22 @@ def _load(obj, parsed, result):
     elif not names:
         raise maps_refused
     with LinkGroup() as links:
-        attached = {}
+        attached, pins = {}, []
         if parsed.get("attach"):
             failed |= _attach(obj, rows, links, attached)
         if parsed.get("pin"):
-            _pin(obj, rows, attached, parsed.get("pin"))
+            pins = _pin(obj, rows, attached, parsed.get("pin"))
         try:
             failed |= _report(obj, attached, parsed, result, links)
             if failed and not parsed.get("pin") and not len(links):
                 obj.unpin()                 # there is nothing that uses the maps
             if parsed.get("attach") and not parsed.get("pin") and len(links):
                 _wait()
-        except KeyboardInterrupt:
-            if not len(links):
+        except BaseException as error:
+            pinned = bool(pins)
+            if not _enough(error, parsed):
+                _take_back(pins)
+            if pinned or not isinstance(error, KeyboardInterrupt) or not len(links):
                 raise                       # else it has told us to end, a moment before we waited for it
     return 1 if failed else 0
 
@@ -171,31 +217,45 @@ def _attach(obj, rows, links, attached):
 
 
 def _pin(obj, rows, attached, folder):
-    """Pins the programs under their names, links as NAME_link; takes all back when one cannot be."""
+    """Pins the programs under their names, links as NAME_link; takes all back when one cannot be -> what _take_back()
+    takes."""
     import os
+    from rawbpf.loader import ObjectError
     from rawbpf.loader.kobject import make_pin_folder
     things = _things(obj, rows, attached)
-    made, ends = [], {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    made = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         if things and not os.path.isdir(folder):
+            if os.path.lexists(folder):
+                raise ObjectError("%s is no folder to pin in" % folder)
             make_pin_folder(folder)
             made.append((os.rmdir, folder))
         for name, thing in things:
             path = os.path.join(folder, name)
             thing.pin(path)
             made.append((os.unlink, path))
-        if signal.sigpending() & ends:
+        if signal.sigpending() & _ENDS:
             raise KeyboardInterrupt
     except BaseException:
-        for undo, path in reversed(made):
-            undo(path)
+        _take_back(made)
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     for row in rows:
         if row["loaded"]:
             row["pinned"] = os.path.join(folder, row["name"])
+    return made
+
+
+def _take_back(made):
+    """Undoes what is in a list of (function, path), the last first."""
+    while made:
+        undo, path = made.pop()
+        try:
+            undo(path)
+        except OSError:
+            continue            # gone already, or a folder that others have used
 
 
 def _things(obj, rows, attached):
@@ -215,7 +275,14 @@ def _things(obj, rows, attached):
 
 
 def _report(obj, attached, parsed, result, links):
-    """Prints what came of it -> was there nothing of what was asked for?"""
+    """Prints what came of it -> was there nothing of what was asked for? _Unwritten where that cannot be told."""
+    try:
+        return _told(obj, attached, parsed, result, links)
+    except OSError as error:
+        raise _Unwritten(error) from None
+
+
+def _told(obj, attached, parsed, result, links):
     rows = result["programs"]
     nothing = ""
     if parsed.get("attach") and not len(links):
@@ -252,10 +319,13 @@ def _report(obj, attached, parsed, result, links):
 
 
 def _wait():
-    """Until SIGINT or SIGTERM."""
+    """Until SIGINT or SIGTERM; SIGHUP, unless that is ignored, ends the process as ever."""
     ends = {signal.SIGINT, signal.SIGTERM}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ends.add(signal.SIGHUP)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
-        signal.sigwait(ends)
+        if signal.sigwait(ends) == signal.SIGHUP:
+            raise _Ended(signal.SIGHUP)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
