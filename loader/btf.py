@@ -62,7 +62,7 @@ class BtfObject(BpfObject):
             fd = ids.open_fd("btf", number)
             if fd is None:
                 continue
-            found = cls.from_fd(fd)
+            found = cls._adopt(fd)
             if found.name == module:
                 return found
             found.close()

@@ -236,7 +236,7 @@ class ObjectProgram(Uncopied):
         except (ObjectError, ElfError) as error:
             raise ObjectError("program %s: %s" % (self.name, error)) from None
         except KernelError as error:
-            if self.name not in error.call:
+            if "program " + self.name not in error.call:
                 error.call = "program %s: %s" % (self.name, error.call)
             raise
 

@@ -153,6 +153,16 @@ def test_targets_that_are_none(section, target, options, said):
             program.attach()
 
 
+def test_which_program_it_was():
+    with opened("tracepoint/nogroup/none") as obj:
+        obj.load()
+        with pytest.raises(KernelError, match="^program .*: tracepoint nogroup/none: No such file"):
+            only(obj).attach()
+        only(obj).target = "sched/sched_switch"
+        with only(obj).attach() as attached, pytest.raises(ValueError, match="None is no descriptor"):
+            link.Link.update(attached if attached.fd >= 0 else link.Link(os.dup(0)), None)
+
+
 @pytest.mark.kernel(since="6.4")
 def test_a_hook_twice():
     with opened("netfilter") as obj:
@@ -161,6 +171,7 @@ def test_a_hook_twice():
             only(obj).attach_to("local_in", hook="local_in")
 
 
+@pytest.mark.slow
 @pytest.mark.kernel(since="6.1")
 def test_iterators_that_take_no_map():
     """The kernel would take the map's descriptor for the number of a thread."""
@@ -177,6 +188,7 @@ def test_iterators_that_take_no_map():
         link.iter_info(pid=1, cgroup=2)
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 def test_programs_of_sockets():
     """What takes it away is the process that put it there, once, and only where no other has taken its place."""
@@ -204,6 +216,7 @@ def test_programs_of_sockets():
             third.close()
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 def test_filters_of_traffic_control():
     def body():
