@@ -46,7 +46,7 @@ def _create(what, program, layout, introduced, attach_type, permission="net", **
 
 def _chosen(table, name, what):
     """Of one of the tables above; ValueError where there is no such name."""
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise ValueError("no %s is called %r: they are %s" % (what, name, ", ".join(filter(None, table))))
     return table[name]
 

@@ -233,11 +233,11 @@ class PerfBuffer(Reader):
 
     def close(self):
         self._told = self.lost_by_cpu()
+        self._object.close()        # first: who finds memory released in another thread finds it closed
         buffers, self._buffers = self._buffers, []
         for buffer in buffers:
             buffer.close()
         self._poll.close()
-        self._object.close()
 
 
 def _mapping_refused(error, pages):

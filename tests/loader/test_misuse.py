@@ -167,6 +167,8 @@ def test_which_program_it_was():
 def test_a_hook_twice():
     with opened("netfilter") as obj:
         obj.load()
+        with pytest.raises(ValueError, match="no hook is called {}: they are pre_routing"):
+            only(obj).attach_to({})
         with pytest.raises(ObjectError, match="takes no hook: it takes pf, priority, defragment"):
             only(obj).attach_to("local_in", hook="local_in")
 

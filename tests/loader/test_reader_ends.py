@@ -122,8 +122,13 @@ def test_closed_by_another_thread_at_the_worst_moment(kind):
     for use in ("records", "poll", "available", "fileno", "loop", "async", "each"):
         _, reader, program = setup(kind)
         on_each_cpu(program, 1)
-        streams = [reader] if kind == "ring" else reader._buffers
+        streams, order = [reader] if kind == "ring" else reader._buffers, []
         for each in streams:
+            if each is not reader:
+                def close(_close=each.close):
+                    order.append(reader.closed)
+                    _close()
+                each.close = close
             def runs(*given, _runs=each._runs):
                 reader.close()
                 return _runs(*given)
@@ -141,4 +146,4 @@ def test_closed_by_another_thread_at_the_worst_moment(kind):
                 else:
                     reader.close()
                     getattr(reader, use)()
-        assert reader.closed
+        assert reader.closed and all(order)     # it says so before any of its memory goes
