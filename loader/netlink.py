@@ -120,6 +120,10 @@ class Socket:
     def add_filter(self, ifindex, parent, fd, name, priority=0, handle=0):
         """Puts a sched_cls program (its descriptor), which says itself what becomes of a packet, on INGRESS or EGRESS
         of an interface, and a clsact qdisc where there is none -> (priority, handle) that it got."""
+        options = attribute(_BPF_FD, struct.pack("=I", fd)) + attribute(_BPF_NAME, bytes(text_buffer(name.encode(), "a name"))) + \
+            attribute(_BPF_FLAGS, struct.pack("=I", 1))        # TCA_BPF_FLAG_ACT_DIRECT
+        body = _tcmsg(ifindex, handle, parent, priority) + attribute(_TCA_KIND, b"bpf\0") + \
+            attribute(_TCA_OPTIONS | 0x8000, options)
         qdisc = _tcmsg(ifindex, 0xffff0000, _CLSACT) + attribute(_TCA_KIND, b"clsact\0")
         try:
             for _ in self.ask("clsact on interface %d" % ifindex, _RTM_NEWQDISC, _ACK | _CREATE | _EXCL, qdisc):
@@ -127,10 +131,6 @@ class Socket:
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise
-        options = attribute(_BPF_FD, struct.pack("=I", fd)) + attribute(_BPF_NAME, bytes(text_buffer(name.encode(), "a name"))) + \
-            attribute(_BPF_FLAGS, struct.pack("=I", 1))        # TCA_BPF_FLAG_ACT_DIRECT
-        body = _tcmsg(ifindex, handle, parent, priority) + attribute(_TCA_KIND, b"bpf\0") + \
-            attribute(_TCA_OPTIONS | 0x8000, options)
         found = priority, handle
         for kind, payload in self.ask("filter on interface %d" % ifindex, _RTM_NEWTFILTER,
                                       _ACK | _ECHO | _CREATE | _EXCL, body):
