@@ -8,7 +8,7 @@ import mmap
 import struct
 import zipfile
 
-from .image import ElfError, Image
+from .image import ElfError, Image, open_regular
 
 PAGE = 4096
 
@@ -20,7 +20,7 @@ class Archive:
         self.path = path
         self._symbols = {}
         try:
-            with zipfile.ZipFile(path) as archive:
+            with open_regular(path) as file, zipfile.ZipFile(file) as archive:
                 self.entries = {entry.filename: entry for entry in archive.infolist()}
         except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError) as error:
             raise ElfError(path, None, str(error)) from None
@@ -31,7 +31,7 @@ class Archive:
         entry = self.entries[name]
         lengths = b""
         if entry.header_offset >= 0:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 file.seek(entry.header_offset + 26)     # local file header: lengths of name and extra
                 lengths = file.read(4)
         if len(lengths) < 4:
@@ -47,7 +47,7 @@ class Archive:
         """The member as an Image; its `file_base` is where it begins in the archive."""
         base, size = self.place(name)
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 if base % PAGE:
                     file.seek(base)
                     data = file.read(size)

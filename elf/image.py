@@ -30,7 +30,10 @@ TABLE_LIMIT = 1 << 25       # bytes of an object's symbols, names, types, reloca
 
 def printable(text):
     """The text on one line: names in a damaged file may hold anything."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\\x%02x" % ord(c) for c in text)
+    if text.isprintable():
+        return text
+    # what stands for a byte that is no UTF-8 is shown as that byte
+    return "".join(c if c.isprintable() else "\\x%02x" % (ord(c) & 0xff if "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
 
 
 class ElfError(Exception):
@@ -58,6 +61,19 @@ def read_input(path):
         said = getattr(error, "strerror", None) or str(error)
         place = os.fspath(path) + ": "          # as some of them say themselves
         raise ElfError(os.fspath(path), None, said[len(place):] if said.startswith(place) else said) from None
+
+
+def open_regular(path, dir_fd=None):
+    """The file at `path` (relative to `dir_fd` if given), open for reading; ElfError where it cannot be opened or is no
+    regular file: a FIFO in the way must not hang us."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
+    except (OSError, ValueError) as error:
+        raise ElfError(os.fspath(path), None, getattr(error, "strerror", None) or str(error)) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ElfError(os.fspath(path), None, "not a regular file")
+    return open(fd, "rb")
 
 
 class Section(NamedTuple):
@@ -127,16 +143,8 @@ class Image:
     def open(cls, path, dir_fd=None):
         """Map the file at `path` (relative to `dir_fd` if given); `ElfError` when it cannot be
         opened, is not a regular file or has no ELF header."""
-        shown = os.fspath(path)
-        try:
-            # O_NONBLOCK: a FIFO in the way must not hang us.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
-        except (OSError, ValueError) as error:
-            raise ElfError(shown, None, getattr(error, "strerror", None) or str(error)) from None
-        try:
-            return cls.from_fd(fd, shown)
-        finally:
-            os.close(fd)
+        with open_regular(path, dir_fd) as file:
+            return cls.from_fd(file.fileno(), os.fspath(path))
 
     @classmethod
     def from_fd(cls, fd, path):

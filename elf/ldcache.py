@@ -9,6 +9,8 @@ import os
 import struct
 from typing import NamedTuple
 
+from .image import ElfError, open_regular
+
 CACHE = "/etc/ld.so.cache"
 _OLD, _NEW = b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"
 
@@ -62,9 +64,9 @@ def find_library(name, root="/", machine=None):
     prefixes = [name] if ".so" in name else [name + ".so", "lib" + name + ".so"]
     cache = os.path.join(root, CACHE.lstrip("/"))
     try:
-        with open(cache, "rb") as file:
+        with open_regular(cache) as file:
             entries = _usable(file.read(), machine)
-    except OSError:
+    except (ElfError, OSError):
         entries = ()
     for prefix in prefixes:
         for entry in entries:

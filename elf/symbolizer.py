@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_right
 from typing import NamedTuple
 
-from .image import ElfError, Image
+from .image import ElfError, Image, open_regular
 from .process import living_thread
 from .symbols import Symbols
 
@@ -404,7 +404,7 @@ def _opened(path, root):
     try:
         return Symbols(Image.open(path), root)
     except ElfError:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             if file.read(4) != b"PK\3\4":
                 raise
         from .archive import Archive

@@ -132,7 +132,7 @@ def resolve(name, target=Target()):
         return [used]
     path = _find(name, target, root)
     if path is None:
-        raise SourceError("target file '%s' %s" % (name, _why_not(under(root, name))), _near(name, root), missing=True)
+        raise SourceError("target file '%s' %s" % (name, why_not(under(root, name))), _near(name, root), missing=True)
     return [_shared(path if "/" not in name else name, under(root, path))]
 
 
@@ -358,16 +358,33 @@ def _is_binary(path):
     return kind == 3 or (kind == 2 and bool(mode & 0o111))
 
 
-def _why_not(path):
+_NO_FILE = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+            stat.S_IFBLK: "a device"}
+_NOT_RUN = {1: "an object file, which no process runs before it is linked", 4: "a core dump, which no process runs"}
+
+
+def why_not(path):
     """Why a file is no binary that probes can be put on."""
     try:
-        if stat.S_ISREG(os.stat(path).st_mode):
-            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            return "is %s, no program or library" % _NO_FILE.get(stat.S_IFMT(mode), "no regular file")
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0) as file:
+            head = file.read(18)
     except (FileNotFoundError, NotADirectoryError, ValueError):
+        if os.path.islink(path):
+            return "is a symbolic link to what does not exist"
         return "does not exist or is not executable"
     except OSError as error:
         return "cannot be read: %s" % error.strerror
-    return "does not exist or is not executable"
+    if not head:
+        return "is empty"
+    if head[:4] != b"\x7fELF":
+        return "is a script, no ELF file: probes go on the program that runs it" if head[:2] == b"#!" else "is no ELF file"
+    if len(head) < 18:
+        return "is no ELF file: it ends in the header"
+    kind = int.from_bytes(head[16:18], "little" if head[5] == 1 else "big")
+    return "is not executable" if kind == 2 else "is %s" % _NOT_RUN.get(kind, "an ELF file of type %d" % kind)
 
 
 def why_empty(name, target, look):

@@ -113,13 +113,8 @@ class Uprobe(Source):
             return self._matching(binary, spec.function, target, True, only)
         if has_wildcard(spec.function):
             return self._matching(binary, spec.function, target, only=only)
-        try:
-            symbol = binary.symbols.find(spec.function)
-        except Exception as error:
-            if only or type(error).__name__ not in ("ElfError", "SourceError"):
-                raise _source_error(error) from None
-            return []
-        if symbol is None:
+        symbol = _told(binary, None if only else target.tell or ignore, lambda: binary.symbols.find(spec.function))
+        if not symbol:
             return []
         if spec.offset and symbol.size and spec.offset >= symbol.size:
             raise SourceError("Offset outside the function bounds ('%s' size is %d)"

@@ -23,6 +23,13 @@ def test_names_of_libc():
     assert find_library("no-such-library") is None
 
 
+def test_a_cache_that_is_no_file(tmp_path):
+    """In another root folder anything may be called so; nothing is waited for."""
+    (tmp_path / "etc").mkdir()
+    os.mkfifo(tmp_path / "etc/ld.so.cache")
+    assert find_library("libc", str(tmp_path)) is None
+
+
 def cache(entries):
     """A cache file in the new format."""
     strings, rows = b"", b""

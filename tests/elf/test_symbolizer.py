@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rawbpf.elf.image import Image
+from rawbpf.elf import symbolizer
+from rawbpf.elf.image import ElfError, Image
 from rawbpf.elf.symbolizer import KernelSymbols, PerfMap, ProcessSymbols, Resolved, SymbolCache, read_maps
 from rawbpf.elf.symbols import Symbols
 from tests.cc import compile_c
@@ -227,6 +228,14 @@ def test_what_is_no_perf_map(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", ".", "none"):
         assert PerfMap(str(tmp_path / name)).resolve(0x1000) is None
+
+
+def test_a_mapped_file_that_became_none(tmp_path):
+    """What is at its path now may be a pipe or a folder: nothing is waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", ".", "none"):
+        with pytest.raises(ElfError, match="not a regular file|No such file"):
+            symbolizer._opened(str(tmp_path / name), "/")
 
 
 def test_a_perf_map_is_bounded(tmp_path):

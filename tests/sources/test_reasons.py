@@ -10,7 +10,8 @@ import subprocess
 import pytest
 
 from rawbpf import sources
-from rawbpf.sources import SourceError, Target
+from rawbpf.sources import SourceError, Target, paths
+from rawbpf.tools.trace import listing
 from tests.cc import compile_c
 
 WORK = "int work(int n) { return n; } int main(void) { return work(0); }"
@@ -72,8 +73,98 @@ def test_damaged_files_among_others(rawbpf, tmp_path):
     assert len(lines) == 2 and all(map(re.match, says, lines)), lines
     done = rawbpf("list", "usdt:%s/[cpw]*:*" % tmp_path)
     assert done.stdout == "" and re.search(says[0], done.stderr) and "no event matches" in done.stderr
-    done = rawbpf("trace", "-e", "uprobe:%s/[cpw]*:wor* { } begin { exit(); }" % tmp_path)
-    assert done.returncode == 0 and len(re.findall("WARNING", done.stderr)) == 2, done.stderr
+    for kind, function in (("uprobe", "wor*"), ("uprobe", "work"), ("uretprobe", "work"), ("u*", "work")):
+        done = rawbpf("trace", "-e", "%s:%s/[cpw]*:%s { } begin { exit(); }" % (kind, tmp_path, function))
+        assert done.returncode == 0 and len(re.findall("WARNING", done.stderr)) == 2, done.stderr
+        done = rawbpf("list", "-e", "%s:%s/[cpw]*:%s { }" % (kind, tmp_path, function))
+        assert done.returncode == 0 and len(re.findall("WARNING", done.stderr)) == 2, done.stderr
+    (tmp_path / "works").unlink()       # now all are damaged
+    done = rawbpf("trace", "-e", "uprobe:%s/[cpw]*:work { }" % tmp_path)
+    assert done.returncode == 1 and len(re.findall("WARNING", done.stderr)) == 2, done.stderr
+
+
+@pytest.mark.root
+def test_damaged_files_among_others_in_python(tmp_path):
+    """Whichever way functions are named."""
+    shutil.copy(compile_c(WORK, name="works"), tmp_path)
+    with open(tmp_path / "works", "rb") as file:
+        (tmp_path / "cut").write_bytes(file.read()[:1000])
+    (tmp_path / "cut").chmod(0o755)
+    for text in ("uprobe:%s/*:work", "uprobe:%s/*:wor*", "uprobe:%s/*:cpp:work", "uretprobe:%s/*:work", "usdt:%s/*:shop:cart"):
+        told = []
+        if text.startswith("usdt"):
+            with pytest.raises(SourceError, match="No matches"):
+                sources.expand(text % tmp_path, Target(tell=told.append))
+        else:
+            (point,) = sources.expand(text % tmp_path, Target(tell=told.append))
+            assert point.binary.shown == str(tmp_path / "works")
+        assert len(told) == 1 and re.search("/cut at .* lies outside the file", told[0]), (text, told)
+
+
+@pytest.mark.root
+def test_a_script_is_listed_from_its_own_files(monkeypatch, capfdbinary):
+    """Not from those of all programs, which takes seconds."""
+    asked, resolve, program = set(), paths.resolve, compile_c(WORK, name="works")
+    monkeypatch.setattr(paths, "resolve", lambda name, *rest: asked.add(name) or resolve(name, *rest))
+    text = "uretprobe:%s:wor* { } uprobe:%s:cpp:work { }" % (program, program)
+    assert listing.list_script("stdin", text, [], None, False) == 0
+    assert capfdbinary.readouterr().out.decode() == "uretprobe:%s:work\nuprobe:%s:work\n" % (program, program)
+    assert asked == {str(program)}
+
+
+def test_what_is_no_program(tmp_path, monkeypatch):
+    """What a path leads to is said; nothing is waited for."""
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("dir")
+    os.mkfifo("fifo")
+    os.symlink("nowhere", "dangling")
+    os.symlink("loop", "loop")
+    header = b"\x7fELF\2\1\1" + bytes(9)
+    for name, content in (("empty", b""), ("four", header[:4]), ("text", b"words\n"), ("script", b"#!/bin/sh\n"),
+                          ("object", header + b"\1\0"), ("core", header + b"\4\0"), ("other", header + b"\x77\0"),
+                          ("data", header + b"\2\0")):
+        with open(name, "wb") as file:
+            file.write(content)
+        os.chmod(name, 0o755 if name != "data" else 0o644)
+    for name, says in (("dir", "is a directory, no program or library"), ("fifo", "is a FIFO, no program or library"),
+                       ("/dev/null", "is a device, no program or library"),
+                       ("dangling", "is a symbolic link to what does not exist"),
+                       ("loop", "cannot be read: Too many levels of symbolic links"), ("empty", "is empty"),
+                       ("four", "is no ELF file: it ends in the header"), ("text", "is no ELF file"),
+                       ("script", "is a script, no ELF file: probes go on the program that runs it"),
+                       ("object", "is an object file, which no process runs before it is linked"),
+                       ("core", "is a core dump, which no process runs"), ("other", "is an ELF file of type 119"),
+                       ("data", "is not executable"), ("none", "does not exist or is not executable")):
+        path = os.path.join(".", name)
+        with pytest.raises(SourceError) as error:
+            paths.resolve(path)
+        assert error.value.reason == "target file '%s' %s" % (path, says)
+    for name, says in (("dir", "not a regular file"), ("fifo", "not a regular file"), ("none", "No such file or directory"),
+                       ("empty", "not a zip file")):
+        with pytest.raises(SourceError, match="./%s: .*%s" % (name, says)):
+            paths.resolve("./%s!/lib/x.so" % name)
+
+
+def test_listing_of_what_is_no_file(tmp_path, monkeypatch, capsys):
+    from rawbpf.tools import list as command
+
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    for path, says in (("./fifo", "'./fifo' is a FIFO, no program or library"), ("/etc", "'/etc' is a directory, no program or library")):
+        assert command.run([path]) == 1
+        assert capsys.readouterr() == ("", "ERROR: %s\n" % says)
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_types_that_are_not_there(capsys):
+    """The reasons of functions are none of a type's."""
+    for pattern, why in (("struct iovecx", r"the kernel's BTF has no struct of that name \(struct iovec\b.*\)"),
+                         ("struct pid_type", r"the kernel's BTF has no struct of that name \(enum pid_type\?\)"),
+                         ("enum  no_such_of_all", "the kernel's BTF has no enum of that name"), ("union no_such*", "")):
+        assert listing.list_pattern(pattern, None, False) == 0
+        out, told = capsys.readouterr()
+        assert out == "" and re.match("WARNING: no type matches %s%s\n$" % (re.escape(pattern), why and ": " + why), told), told
 
 
 @pytest.mark.root

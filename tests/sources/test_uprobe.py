@@ -222,7 +222,7 @@ def test_missing_symbol_suggests(calls):
 def test_missing_file():
     with pytest.raises(SourceError, match="does not exist or is not executable"):
         sources.expand("uprobe:/nonexistent:f")
-    with pytest.raises(SourceError, match="does not exist or is not executable"):
+    with pytest.raises(SourceError, match="target file '/etc/passwd' is no ELF file"):
         sources.expand("uprobe:/etc/passwd:f")
 
 
@@ -532,7 +532,7 @@ def test_a_file_of_nothing_but_code(tmp_path):
     spec = source.parse([str(flat), "0x10"], sources.Target(unsafe=True))
     point, = source.expand(spec, sources.Target(unsafe=True))
     assert point.file_offset == 16
-    with pytest.raises(SourceError, match="does not exist or is not executable"):
+    with pytest.raises(SourceError, match="code.bin' is no ELF file"):
         source.expand(spec, sources.Target())
     point.vaddr = 64
     with pytest.raises(SourceError, match="has only 64 bytes"):

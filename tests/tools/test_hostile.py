@@ -76,7 +76,7 @@ def test_fifos_and_damaged_files(rawbpf, compile_c, tmp_path):
         path.write_bytes(content)
         path.chmod(0o755)
     text = clean(rawbpf("trace", "-e", "uprobe:%s/fifo:main { @++ }" % scratch), 1)
-    assert "does not exist or is not executable" in text and "HINT" not in text
+    assert "fifo' is a FIFO, no program or library" in text and "HINT" not in text
     assert "lies outside the file" in clean(rawbpf("trace", "-e", "uprobe:%s:main { @++ }" % cut), 1)
     for function in ("foo", "fo*"):
         done = rawbpf("trace", "-q", "-c", good, "-e", "uprobe:%s/*:%s { @[probe]++ }" % (scratch, function))

@@ -312,6 +312,9 @@ def listing(parsed):
     if file is not None or parsed.get("program"):
         name, text, positional, _ = script_text(parsed)
         return list_script(name, text, positional, pid, verbose, json)
+    if len(parsed.operands) == 1 and "/" in parsed.operands[0] and os.path.exists(parsed.operands[0]):
+        from rawbpf.sources.paths import why_not
+        raise Failure("'%s' %s" % (parsed.operands[0], why_not(parsed.operands[0])))
     if len(parsed.operands) == 1 and file is None and _looks_like_a_file(parsed.operands[0]):
         complain("It appears that '%s' is a filename but the file does not exist. Treating '%s' as a search pattern."
                  % (parsed.operands[0], parsed.operands[0]), "WARNING")

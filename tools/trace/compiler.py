@@ -233,10 +233,12 @@ class Compiler:
                     return []
                 raise
             points = source.expand(spec, target)
-            for text in dict.fromkeys(told + [point.warning for point in points if point.warning]):
-                self.diagnostics.warning(attach_point.span, text, [])
+            for text in told + [point.warning for point in points if point.warning]:
+                self.warn(attach_point.span, text)
             return points
         except sources.SourceError as error:
+            for text in told:
+                self.warn(attach_point.span, text)
             hints = ["Did you mean %s?" % " or ".join(error.hints)] if error.hints else []
             if error.warning and not one_of_kinds:
                 self.diagnostics.warning(attach_point.span, error.warning, [])

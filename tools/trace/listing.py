@@ -36,13 +36,16 @@ def list_pattern(pattern, pid, verbose, json=False):
 def _nothing(pattern, target):
     """Say that a pattern matches no event, and why (which it returns) where that is not just its names."""
     from .command import complain
+    from rawbpf.sources.type_list import is_type_pattern
     why = _why_nothing(pattern, target)
-    complain("no event matches %s%s" % (pattern, why and ": " + why), "WARNING")
+    complain("no %s matches %s%s" % ("type" if is_type_pattern(pattern) else "event", pattern, why and ": " + why), "WARNING")
     return why
 
 
 def _why_nothing(pattern, target):
-    from rawbpf.sources import ALL, SourceError, find_kinds, matcher
+    from rawbpf.sources import ALL, SourceError, find_kinds, matcher, type_list
+    if type_list.is_type_pattern(pattern):
+        return type_list.nothing(pattern)
     try:
         kinds, rest = find_kinds(pattern, target)
     except SourceError as error:
@@ -76,9 +79,11 @@ def list_script(name, text, positional, pid, verbose, json=False):
     """Print the events that a script would attach to; returns the exit status."""
     from rawbpf.sources import SourceError, Target, find
     from .attachpoints import of_kinds
+    from .command import complain
     from .diagnostics import ScriptError, Source, colored
     from .parser import parse
-    target = Target(pid=pid)
+    problems = {}
+    target = Target(pid=pid, tell=lambda text: problems.setdefault(text))
     try:
         script = parse(Source(name, text), positional=positional)
         for probe in script.probes:
@@ -104,6 +109,9 @@ def list_script(name, text, positional, pid, verbose, json=False):
         sys.stdout.flush()
         sys.stderr.write(error.format(color=colored(sys.stderr)))
         return 1
+    finally:
+        for text in problems:
+            complain(text, "WARNING")
     return 0
 
 
@@ -112,7 +120,7 @@ def _listed(source, attach_point, points, target):
     interval or a counter without its number), else their names."""
     from rawbpf.sources import Listed, quote
     parts = attach_point.parts[1:]
-    lengths = {len(parts)} if source.listed == "user" else {1, len(parts)}  # a program's functions are many
+    lengths = {len(parts)} if hasattr(points[0], "binary") else {1, len(parts)}  # the functions of all programs are many
     known = {listed.text: listed for length in lengths
              for listed in source.list(":".join(map(quote, parts[:length])), target)}
     found = {}
