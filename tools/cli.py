@@ -40,9 +40,10 @@ COMMANDS = {
     "compile": ("llvm", "compile LLVM IR to a BPF object (needs llvmlite)"),
 }
 
-# bpftool's options, which it has before the object: `-j prog show`
-_FLAGS, _LONG_FLAGS = "jpfmndVlLS", ("--json", "--pretty", "--bpffs", "--mapcompat", "--nomount", "--debug", "--version")
-_WITH_VALUE = ("-B", "--base-btf")
+# bpftool's options, which it has before the object, `-j prog show`, and the inspectors' own --snapshot
+_FLAGS, _WITH_VALUE = "jpfmndVlLS", "Bki"
+_LONG_FLAGS = ("json", "pretty", "bpffs", "mapcompat", "nomount", "debug", "version", "legacy", "use-loader", "sign")
+_LONG_WITH_VALUE = ("base-btf", "snapshot")
 
 
 # bpftool's objects in its order: it takes the first that begins with the word
@@ -56,17 +57,31 @@ def _whole(name):
     return name
 
 
+def _width(word):
+    """How many words an inspector's option has that begins with this one; 0: it is none."""
+    name, equals, _ = word[2:].partition("=")
+    if word[:1] != "-":
+        return 0
+    if word[:2] == "--":
+        if name and any(known.startswith(name) for known in _LONG_WITH_VALUE):
+            return 1 if equals else 2
+        return int(bool(name) and not equals and any(known.startswith(name) for known in _LONG_FLAGS))
+    for at, letter in enumerate(word[1:], 2):
+        if letter in _WITH_VALUE:
+            return 1 if word[at:] else 2
+        if letter not in _FLAGS:
+            return 0
+    return int(len(word) > 1)
+
+
 def _options_last(argv):
     """With the options that stand before a command behind it: bpftool's, and of our own commands -j and -p."""
     at = 0
     while at < len(argv):
-        word = argv[at]
-        if word in _WITH_VALUE:
-            at += 2
-        elif word in _LONG_FLAGS or word.startswith(("--base-btf=", "-B")) or len(word) > 1 and word[0] == "-" and not word[1:].strip(_FLAGS):
-            at += 1
-        else:
+        width = _width(argv[at])
+        if not width:
             break
+        at += width
     name = _whole(argv[at]) if at < len(argv) else ""
     ours = name in COMMANDS and not COMMANDS[name][0].startswith("inspect.")
     if at and name in COMMANDS and not (ours and set("".join(argv[:at])) - set("-jp")):
@@ -74,6 +89,22 @@ def _options_last(argv):
     if at and not name and any(word in ("-V", "--version") or word[:2] != "--" and "V" in word for word in argv):
         return ["version", *(word for word in argv if word not in ("-V", "--version"))]
     return argv
+
+
+def _option_alone(argv):
+    """What is said of inspectors' options that no inspector follows."""
+    from rawbpf.elf.image import printable
+    from .inspect.command import OPTIONS, REFUSED, refusal
+    from .options import UsageError, parse
+    try:
+        values = parse(OPTIONS + tuple(option for option, _ in REFUSED), argv).values
+    except UsageError as error:
+        sys.stderr.write("ERROR: %s\n" % printable(str(error)))
+        return 1
+    said = [refusal(option, why) for option, why in REFUSED if option.dest in values]
+    alone = "%s goes with an inspector, as in: rawbpf %s prog show" % (argv[0], " ".join(argv))
+    sys.stderr.write("ERROR: %s\n" % printable(said[0] if said else alone))
+    return 1
 
 
 def usage():
@@ -126,7 +157,10 @@ def _run(argv):
         if name in ("-e", "-l", "-c", "-d"):      # bpftrace's habit
             hint = "did you mean 'rawbpf trace %s'?" % name
         what = "option" if name.startswith("-") else "command"
-        sys.stderr.write("ERROR: unknown %s '%s': %s\n" % (what, name, hint))
+        if _width(name) and "rawbpf trace" not in hint:
+            return _option_alone(argv)
+        from rawbpf.elf.image import printable
+        sys.stderr.write("ERROR: unknown %s '%s': %s\n" % (what, printable(name), printable(hint)))
         return 1
     import signal
     from importlib import import_module

@@ -65,7 +65,7 @@ def test_options_stand_before_or_behind():
         assert wanted[0] == 0 and json.loads(wanted[1])["id"] == number
         for words in (["-j", "map", "show", "id", number], ["-jn", "map", "show", "id", number],
                       ["-d", "-m", "-j", "map", "show", "id", number], ["map", "-j", "show", "id", number],
-                      ["--json", "-B", "/dev/null", "map", "show", "id", number]):
+                      ["--json", "-B", "/sys/kernel/btf/vmlinux", "map", "show", "id", number]):
             assert run(*words) == wanted, words
         assert run("m", "s", "i", number, "-j") == run("-j", "ma", "show", "id", number) == wanted     # words cut short
         assert run("l")[0] == run("t")[0] == 1      # load, list, trace are commands of our own

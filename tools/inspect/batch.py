@@ -3,25 +3,30 @@ that fails. With -j the result is a list of {"command": [...], "output": ...}.""
 
 import io
 import json
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 from .command import run_object
-from .words import fail, is_prefix
+from .words import STATUS, fail, is_prefix
 
 USAGE = """usage: rawbpf batch file FILE      (- is the standard input)
 """
 # In bpftool's order: the first that begins with the word is meant.
 OBJECTS = ("prog", "map", "link", "cgroup", "perf", "net", "feature", "btf", "gen", "struct_ops", "iter", "token", "version")
 
+_LONGEST = 1 << 16      # characters of a command: /dev/zero has one without end
+
 
 def commands(lines):
-    """(line number, words) of each command; a backslash at the end of a line continues it."""
+    """(line number, words) of each command of a file; a backslash at the end of a line continues it."""
     import shlex
     start, text = 0, ""
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(iter(lambda: lines.readline(_LONGEST + 1), ""), 1):
         start = start or number
         text += line.rstrip("\n")
+        if len(text) > _LONGEST:
+            fail("line %d: more than %d characters" % (start, _LONGEST))
         if text.endswith("\\"):
             text = text[:-1] + " "
             continue
@@ -41,6 +46,8 @@ def file(session, words):
     words.end()
     if path == "-":
         return _work(session, commands(sys.stdin))
+    if os.path.isdir(path) and session.json is not None:
+        session.json.open("[")      # bpftool sees it when it reads
     with open(path, errors="surrogateescape") as lines:
         return _work(session, commands(lines))
 
@@ -53,7 +60,12 @@ def _work(session, found):
     for number, words in found:
         module = next((known for known in OBJECTS if is_prefix(words[0], known)), None)
         if module is None:
-            fail("line %d: unknown object '%s': there are %s" % (number, words[0], ", ".join(OBJECTS)))
+            said = "line %d: unknown object '%s': there are %s" % (number, words[0], ", ".join(OBJECTS))
+            if session.json is None:
+                fail(said)
+            session.json.value({"command": words, "output": {"error": said}})
+            status = STATUS
+            break
         run = import_module("rawbpf.tools.inspect." + module).run
         source = ["--snapshot", session.options["snapshot"]] if session.options.get("snapshot") else []
         if session.json is None:

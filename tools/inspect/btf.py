@@ -71,7 +71,6 @@ def show(session, words):
 def source(session, words):
     """(Btf, ids to show or None for all) of the SOURCE that the words name."""
     base = session.options.get("base_btf")
-    base = Btf.open(base) if base else None
     kind = words.need("id", "map", "prog", "file")
     if kind == "file":
         path = words.next("file name")

@@ -100,8 +100,17 @@ def show(session, words):
 def _recorded(path, effective):
     if effective:
         fail("not supported: effective programs of a snapshot, because it has those that are attached")
-    path = os.path.normpath(path)
+    path = _known(path)
     return next((branch["programs"] for branch in recorded("cgroup") if branch["cgroup"] == path), [])
+
+
+def _known(path):
+    """The path of a cgroup that there was when the snapshot was taken, as the snapshot has it."""
+    path = os.path.normpath(path)
+    known = recorded("cgroup_folders")
+    if known != () and path not in known:       # (): an older snapshot, which does not tell
+        fail("%s: the snapshot has no such cgroup" % path)
+    return path
 
 
 def mounted():
@@ -126,7 +135,7 @@ def tree(session, words):
     elif effective:
         return _recorded("", True)
     else:
-        root = os.path.normpath(root or recorded("cgroup_root"))
+        root = _known(root or recorded("cgroup_root"))
         found = [one_ for one_ in recorded("cgroup") if (one_["cgroup"] + "/").startswith(root.rstrip("/") + "/")]
     if session.json is None:
         session.write("CgroupPath\n" + _head(effective))
@@ -138,8 +147,15 @@ def tree(session, words):
     return None
 
 
+def folders(root):
+    """The cgroup and all below it."""
+    root = root.rstrip("/") or "/"
+    os.close(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))       # os.walk() would say nothing
+    return (folder for folder, _, _ in os.walk(root))
+
+
 def branches(root, effective):
-    for folder, _, _ in os.walk(root.rstrip("/") or "/"):
+    for folder in folders(root):
         try:
             found = list(records(folder, effective))
         except FileNotFoundError:

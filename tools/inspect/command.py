@@ -6,7 +6,7 @@ import sys
 from ..failure import Failure
 from ..options import Option, UsageError, describe, parse
 from .output import ODD, JsonWriter
-from .words import STATUS, Words, is_prefix
+from .words import STATUS, Words, fail, is_prefix
 
 OPTIONS = (
     Option("json", "j", "json", "", "JSON"),
@@ -21,7 +21,7 @@ OPTIONS = (
     Option("help", "h", "help", "", "this text"),
 )
 # What bpftool has, or had, and why it is not here.
-_REFUSED = (
+REFUSED = (
     (Option("legacy", "l", "legacy", "", ""), "bpftool has it no longer: old definitions of maps are read without it"),
     (Option("use_loader", "L", "use-loader", "", ""), "programs are loaded by this process, not by a program"),
     (Option("sign", "S", "sign", "", ""), "programs are not signed"), (Option("key", "k", "", "FILE", ""), "programs are not signed"),
@@ -34,6 +34,10 @@ _RECORDED = {"prog": ("show", "list", "dump"), "map": ("show", "list", "dump", "
              "btf": ("show", "list", "dump"), "perf": ("show", "list"), "net": ("show", "list"),
              "cgroup": ("show", "list", "tree"), "tree": ("show",), "who": ("show",), "struct_ops": ("show", "list", "dump"),
              "feature": ("probe", "list_builtins"), "batch": ("file",)}
+
+
+def refusal(option, why):
+    return "not supported: -%s, because %s" % (option.short, why)
 
 
 class Session:
@@ -49,7 +53,7 @@ class Session:
         """Records one by one: as JSON, or through text(record). single: an object, not a list of them."""
         if self.json is None:
             for record in records:
-                self.write(text(record))
+                self.write(text(_shown(record)))
             return
         if not single:
             self.json.open("[")
@@ -65,6 +69,21 @@ class Session:
             self.json.value(None)
 
 
+def _shown(value):
+    """A record for people: names that somebody else gave (of processes, files, interfaces) make no lines of their own, and
+    tell a terminal nothing."""
+    if isinstance(value, str):
+        return value if value.isprintable() else _printable(value)
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list) else value
+
+
+def _printable(text):
+    from rawbpf.elf.image import printable
+    return printable(text)
+
+
 def run_object(name, verbs, usage, argv):
     """`rawbpf NAME ARGV`: -> exit status."""
     from rawbpf.loader.errors import KernelError
@@ -76,11 +95,11 @@ def run_object(name, verbs, usage, argv):
     try:
         as_json = any(word in ("-j", "-p", "--json", "--pretty") for word in argv)
         session = Session({"json": as_json})
-        parsed = parse(OPTIONS + tuple(option for option, _ in _REFUSED), argv)
+        parsed = parse(OPTIONS + tuple(option for option, _ in REFUSED), argv)
         session = Session(parsed.values)
-        for option, why in _REFUSED:
+        for option, why in REFUSED:
             if option.dest in parsed.values:
-                raise Failure("not supported: -%s, because %s" % (option.short, why), STATUS)
+                raise Failure(refusal(option, why), STATUS)
         if parsed.get("version"):
             from .version import VERBS
             name, verbs, parsed.operands, parsed.rest = "version", VERBS, [], []
@@ -92,6 +111,10 @@ def run_object(name, verbs, usage, argv):
                 sys.stdout.write("null\n")      # as bpftool's scripts have it
             return 0
         _choose_source(parsed.get("snapshot"), name, verbs, words)
+        if "base_btf" in parsed.values:
+            # the file is wrong for any command, also for those that ask nothing of it
+            from rawbpf.elf.btf import Btf
+            parsed.values["base_btf"] = session.options["base_btf"] = Btf.open(parsed.get("base_btf"))
         status = dispatch(session, name, verbs, words) or 0
         if session.json is not None:
             session.json.end()
@@ -102,11 +125,16 @@ def run_object(name, verbs, usage, argv):
         return 0
     except Failure as error:
         return _failed(session, str(error), STATUS if error.status == 1 else error.status)      # 1: the project's
-    except (UsageError, KernelError, ElfError, ValueError) as error:
+    except (UsageError, ValueError) as error:
+        return _failed(session, _printable(str(error)))
+    except (KernelError, ElfError) as error:
         return _failed(session, str(error))
     except OSError as error:
-        return _failed(session, "%s: %s" % (error.filename, error.strerror) if error.filename else str(error))
+        said = error.strerror or str(error)
+        return _failed(session, _printable("%s: %s" % (error.filename, said) if error.filename else said))
     except Exception as error:
+        if type(error).__module__.startswith("rawbpf."):        # of a room that few commands need: what it raises is for people
+            return _failed(session, _printable(str(error)))
         from . import objects
         path = objects.snapshot_path()
         if path is None:
@@ -140,17 +168,25 @@ def dispatch(session, name, verbs, words):
             return function(session, words)
     from difflib import get_close_matches
     near = get_close_matches(verb, verbs, 1)
-    raise Failure("unknown command '%s': %s" % (verb, "did you mean '%s'?" % near[0] if near else
-                                                "rawbpf %s has %s" % (name, ", ".join(verbs))), STATUS)
+    return fail("unknown command '%s': %s" % (verb, "did you mean '%s'?" % near[0] if near else
+                                              "rawbpf %s has %s" % (name, ", ".join(verbs))))
 
 
 def _failed(session, message, status=STATUS):
-    sys.stdout.flush()
-    if session is not None and session.json is not None:
-        if message:
-            session.json.error(message)
-        session.json.end()
+    try:
         sys.stdout.flush()
-    elif message:
+        if session is not None and session.json is not None:
+            if message:
+                session.json.error(message)
+            session.json.end()
+            sys.stdout.flush()
+            return status
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # the output takes nothing, not even what went wrong: that is what is said, and Python must not try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        message = error.strerror
+    if message:
         sys.stderr.write("Error: %s\n" % message)
     return status

@@ -4,11 +4,11 @@ import os
 import sys
 
 from rawbpf.loader.errors import KernelError, ObjectError, VerifierError
+from rawbpf.loader.kobject import make_pin_folder, outside_bpffs
 from rawbpf.loader.uapi import F_XDP_DEV_BOUND_ONLY
 
 from .objects import index_of, one
 from .words import fail
-
 
 
 def load(session, words, every):
@@ -99,15 +99,15 @@ def _prepare(loaded, kind, replaced, every):
 
 
 def _pin(loaded, place, pinmaps, autoattach, every):
-    """Pins everything; what was pinned goes again when something cannot be."""
-    done = []
+    """Pins everything; what was pinned, and folders that were made for it, go again when something cannot be."""
+    undo = []
 
     def pin(thing, path):
         thing.pin(path)
-        done.append(path)
+        undo.append((os.unlink, path))
     try:
         if every:
-            _make_folder(place)
+            _make_folder(place, undo)
         for name, program in loaded.programs.items():
             if program.program is None:
                 continue
@@ -116,18 +116,24 @@ def _pin(loaded, place, pinmaps, autoattach, every):
                 thing = program.attach()
             pin(thing, os.path.join(place, name) if every else place)
         if pinmaps:
-            _make_folder(pinmaps)
+            _make_folder(pinmaps, undo)
             for name, item in loaded.maps.items():
                 if item.map is not None:
                     pin(item.map, os.path.join(pinmaps, name.replace(".", "_")))
     except BaseException:
-        for path in done:
-            os.unlink(path)
+        for take_back, path in reversed(undo):
+            take_back(path)
         raise
 
 
-def _make_folder(path):
+def _make_folder(path, undo):
+    """A folder in a BPF file system; that it is there already is fine. Elsewhere none is made, also if nothing were pinned."""
+    outside = outside_bpffs(os.path.join(path, "pin"))
+    if outside:
+        fail("%s: %s" % (path, outside))
     try:
-        os.mkdir(path, 0o700)
+        make_pin_folder(path, 0o700)
+        undo.append((os.rmdir, path))
     except FileExistsError:
-        pass
+        if not os.path.isdir(path):
+            fail("%s: Not a directory" % path)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 
 from rawbpf.loader.errors import KernelError
 
@@ -230,6 +231,8 @@ def create(session, words):
         fail("map type not specified")
     if "name" not in found:
         fail("map name not specified")
+    if re.search("[^A-Za-z0-9_.]", found["name"][:15]):
+        fail("map create failed: a name has letters, digits, _ and . alone, not '%s'" % found["name"])
     options = {"inner_map": inner} if inner is not None else {}
     if "offload_dev" in found:
         import socket

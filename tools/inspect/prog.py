@@ -190,9 +190,12 @@ def write_file(path, data):
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         return
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        fail("%s: %s" % (path, error.strerror))      # write(2) does not name it
 
 
 def load(session, words):

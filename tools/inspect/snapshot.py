@@ -26,6 +26,7 @@ maps: the maps' elements too. features: what `feature probe` finds, too (as long
 FORMAT = 1
 KINDS = ("prog", "map", "link", "btf")
 # What a program is asked besides its info(), and what it answers on a kernel that does not tell.
+_FORMERLY = {"cgroup_root": "", "cgroup_folders": ()}       # what there is in snapshots of before it was recorded
 _ASKED = {"func_info": [], "line_info": [], "jited_ksyms": [], "jited_functions": [], "jited_line_info": []}
 
 
@@ -38,15 +39,32 @@ def take(path, with_maps=False, progress=None, with_features=False):
         fail("%s is no regular file" % path)
     temporary = "%s.%d" % (path, os.getpid())
     try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(fd, "w+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            counts = _Writer(archive, with_maps, progress or (lambda text: None)).write(with_features)
+        fd, named = _unnamed(path, temporary)
+        with open(fd, "w+b") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                counts = _Writer(archive, with_maps, progress or (lambda text: None)).write(with_features)
+            file.flush()
+            if not named:
+                os.link("/proc/self/fd/%d" % fd, temporary, src_dir_fd=fd)      # linkat(AT_SYMLINK_FOLLOW): link() would not follow
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(temporary):
             os.unlink(temporary)
+        if type(error) is OSError and not error.filename:       # write(2) does not name it
+            fail("%s: %s" % (path, error.strerror))
         raise
     return counts
+
+
+def _unnamed(path, temporary):
+    """(descriptor, False) of a file that goes with this process, whatever ends it; where the file system of `path` has none
+    such (overlayfs before 6.1, NFS), (descriptor, True) of `temporary`."""
+    try:
+        return os.open(os.path.dirname(path) or ".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600), False
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+    return os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), True
 
 
 class _Writer:
@@ -71,6 +89,7 @@ class _Writer:
         said["net"] = _or_none(lambda: [net.records()])
         root = said["cgroup_root"] = mounted()
         said["cgroup"] = _or_none(lambda: list(cgroup.branches(root, False))) if root else []
+        said["cgroup_folders"] = list(cgroup.folders(root)) if root else []
         if with_features:
             self.progress("features")
             from .feature import answers
@@ -204,7 +223,7 @@ class Recording:
         return self._said["interfaces"].get(str(ifindex))
 
     def records(self, what):
-        found = self._said.get(what, "" if what == "cgroup_root" else None)
+        found = self._said.get(what, _FORMERLY.get(what))
         if found is None:
             fail("the snapshot has no %s: %s" % (what, "it was taken without 'features'" if what == "features" else
                                                  "the kernel did not tell"))

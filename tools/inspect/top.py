@@ -16,6 +16,7 @@ USAGE = """usage: rawbpf top [interval SECONDS] [count N] [plain]
 
 CPU%, runs a second and nanoseconds a run of every program, the busiest first. On a terminal the screen is
 redrawn, otherwise (or with `plain`) one table follows another. With -j: a list for each interval, a line each.
+It ends after N tables (from 1), or else when it is interrupted.
 """
 _CLEAR = "\033[H\033[J"
 
@@ -58,7 +59,7 @@ def show(session, words):
         if option == "plain":
             plain = True
         elif option == "count":
-            count = words.number("count")
+            count = words.number("count") or fail("count: from 1")
         else:
             interval = _seconds(words.next("interval"))
     with run_statistics():

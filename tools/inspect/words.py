@@ -6,7 +6,9 @@ STATUS = 255        # bpftool's, of anything that fails
 
 
 def fail(message, status=STATUS):
-    raise Failure(message, status)
+    """The message is one line, whatever the words of the command line are that it repeats."""
+    from rawbpf.elf.image import printable
+    raise Failure(printable(message), status)
 
 
 def is_prefix(word, full):
