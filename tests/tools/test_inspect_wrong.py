@@ -3,6 +3,7 @@ answer. What names hold that others gave makes no lines of its own."""
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import zipfile
@@ -14,8 +15,9 @@ from rawbpf.loader import KernelError, Program
 from rawbpf.loader.detached import mount
 from rawbpf.sources.base import SourceError
 from rawbpf.tools import cli
-from rawbpf.tools.inspect import perf, snapshot, tree
+from rawbpf.tools.inspect import cgroup, objects, perf, snapshot, token, tree
 from rawbpf.tools.inspect.command import Session
+from rawbpf.tools.inspect.output import legible
 from tests.loader import code
 from tests.tools.inspecting import run
 
@@ -41,6 +43,29 @@ def test_names_make_no_lines_of_their_own():
     Session({}, out.append).show([record], lambda one: one["holder"] + "\n" + "".join(tree._lines(one["objects"], 1)) + one["pinned"][0])
     shown = "a\\x0a7: xdp  name forged\\x1b[2J\\xff"
     assert "".join(out) == "%s\n  map 1 hash %s\n%s" % (shown, shown, shown) and record["holder"] == odd
+
+
+def test_names_of_types_and_lines_of_source(tmp_path):
+    """BTF whose names end the line: as bpftool has them where they are names."""
+    odd, member = b"a\n[7] INT 'x\x1b\xff", b"m\n"
+    strings = b"\0" + odd + b"\0" + member + b"\0"
+    kinds = struct.pack("=8I", 1, 1 << 24, 4, 1 << 24 | 32, 1, 4 << 24 | 1, 4, 2 + len(odd)) + struct.pack("=II", 1, 0)
+    (tmp_path / "b").write_bytes(struct.pack("=HBBIIIII", 0xeb9f, 1, 0, 24, 0, len(kinds), len(kinds), len(strings)) + kinds + strings)
+    assert run("btf", "dump", "file", tmp_path / "b")[1] == (
+        "[1] INT 'a\\x0a[7] INT 'x\\x1b\\xff' size=4 bits_offset=0 nr_bits=32 encoding=SIGNED\n"
+        "[2] STRUCT 'a\\x0a[7] INT 'x\\x1b\\xff' size=4 vlen=1\n\t'm\\x0a' type_id=1 bits_offset=0\n")
+    assert legible("\tif (a)\t/* \x1b[2J\n */") == "\tif (a)\t/* \\x1b[2J\\x0a */"
+
+
+def test_places_of_mounts(tmp_path):
+    """Octal is what the kernel writes of blanks, newlines and backslashes; all else is as it is."""
+    place = "/m\u00e9\u3000\udcff\\040\\134n\\012\r"
+    path = tmp_path / "mounts"
+    path.write_bytes(("bpf %s bpf rw,delegate_cmds=prog_load 0 0\nnone %s cgroup2 rw 0 0\n" % (place, place)).encode("utf-8", "surrogateescape"))
+    wanted = "/m\u00e9\u3000\udcff \\n\n\r"
+    assert cgroup.mounted(path) == wanted and [one["token_info"] for one in token.records(path)] == [wanted]
+    path.write_bytes(("1 2 0:3 / %s rw shared:1 - bpf bpf rw\n" % place).encode("utf-8", "surrogateescape"))
+    assert objects.bpffs_mounts(path) == [wanted]
 
 
 def test_no_tracefs(monkeypatch):

@@ -45,6 +45,8 @@ def file(session, words):
     path = words.next("file name")
     words.end()
     if path == "-":
+        if hasattr(sys.stdin, "reconfigure"):
+            sys.stdin.reconfigure(errors="surrogateescape")
         return _work(session, commands(sys.stdin))
     if os.path.isdir(path) and session.json is not None:
         session.json.open("[")      # bpftool sees it when it reads

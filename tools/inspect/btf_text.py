@@ -2,6 +2,8 @@
 
 from rawbpf.elf import btf_raw
 
+from .output import legible
+
 _ENCODINGS = {0: "(none)", 1: "SIGNED", 2: "CHAR", 4: "BOOL"}
 _LINKAGES = ("static", "global", "extern")
 _NAMED_REFERENCES = ("typedef", "type_tag", "ptr", "const", "volatile", "restrict")
@@ -62,18 +64,18 @@ def line(btf, found):
     glue = ", " if found["kind"] == "VAR" else " "
     parts = ["%s=%s" % (name, value) for name, value in found.items()
              if name not in ("id", "kind", "name") and not isinstance(value, list)]
-    out = "[%d] %s '%s'" % (found["id"], found["kind"], found["name"])
+    out = "[%d] %s '%s'" % (found["id"], found["kind"], legible(found["name"]))
     if parts:
         out += " " + glue.join(parts)
     for item in found.get("members", ()) or found.get("params", ()):
-        out += "\n\t'%s' " % item["name"] + " ".join("%s=%d" % pair for pair in list(item.items())[1:])
+        out += "\n\t'%s' " % legible(item["name"]) + " ".join("%s=%d" % pair for pair in list(item.items())[1:])
     wide = {"SIGNED": "LL", "UNSIGNED": "ULL"}[found["encoding"]] if found["kind"] == "ENUM64" else ""
     for item in found.get("values", ()):
-        out += "\n\t'%s' val=%d%s" % (item["name"], item["val"], wide)
+        out += "\n\t'%s' val=%d%s" % (legible(item["name"]), item["val"], wide)
     for item in found.get("vars", ()):
         out += "\n\ttype_id=%d offset=%d size=%d" % (item["type_id"], item["offset"], item["size"])
         of = btf_raw.record(btf, item["type_id"])
-        out += " (%s '%s')" % (of.kind.upper(), of.name)
+        out += " (%s '%s')" % (of.kind.upper(), legible(of.name))
     return out + "\n"
 
 

@@ -7,7 +7,7 @@ from rawbpf.loader.errors import KernelError
 from rawbpf.loader.uapi import ATTACH_TYPES, F_ALLOW_MULTI, F_ALLOW_OVERRIDE
 
 from .command import run_object
-from .objects import Gone, by_id, full_name, one, recorded, vmlinux
+from .objects import Gone, by_id, full_name, one, recorded, unescaped, vmlinux
 from .words import fail, is_prefix
 
 USAGE = """usage: rawbpf cgroup { show | list } CGROUP [effective]
@@ -113,13 +113,13 @@ def _known(path):
     return path
 
 
-def mounted():
+def mounted(path="/proc/self/mounts"):
     """Where cgroup v2 is mounted, or ""."""
-    with open("/proc/self/mounts", errors="surrogateescape") as mounts:
+    with open(path, errors="surrogateescape", newline="\n") as mounts:
         for line in mounts:
-            words = line.split()
+            words = line.split(" ")
             if words[2] == "cgroup2":
-                return words[1].encode("utf-8", "surrogateescape").decode("unicode_escape")
+                return unescaped(words[1])
     return ""
 
 
@@ -135,7 +135,7 @@ def tree(session, words):
     elif effective:
         return _recorded("", True)
     else:
-        root = _known(root or recorded("cgroup_root"))
+        root = _known(root or recorded("cgroup_root") or fail("cgroup v2 wasn't mounted"))
         found = [one_ for one_ in recorded("cgroup") if (one_["cgroup"] + "/").startswith(root.rstrip("/") + "/")]
     if session.json is None:
         session.write("CgroupPath\n" + _head(effective))

@@ -70,11 +70,10 @@ class Session:
 
 
 def _shown(value):
-    """A record for people: names that somebody else gave (of processes, files, interfaces) make no lines of their own, and
-    tell a terminal nothing."""
+    """A record for people: output.legible() of each text in it, without tabs."""
     if isinstance(value, str):
         return value if value.isprintable() else _printable(value)
-    if isinstance(value, dict):
+    if type(value) is dict:     # metadata is one of its own, with its text
         return {name: _shown(item) for name, item in value.items()}
     return [_shown(item) for item in value] if isinstance(value, list) else value
 

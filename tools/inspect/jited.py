@@ -9,6 +9,7 @@ from rawbpf.asm.machinecode import decode
 from rawbpf.loader.errors import KernelError
 
 from . import objects
+from .output import legible
 from .prog import dumped_to_file, of_several, record, text
 from .words import fail
 from .xlated import Names
@@ -150,7 +151,7 @@ def _plain(write, function, flags):
     write(function.name + ":\n")
     for instruction, operands, symbol, line in function.instructions():
         if line and line[1]:
-            write("; %s%s\n" % (line[1], " [file:%s line_num:%d line_col:%d]" % (line[0], line[2], line[3])
+            write("; %s%s\n" % (legible(line[1]), " [file:%s line_num:%d line_col:%d]" % (legible(line[0]), line[2], line[3])
                                 if "linum" in flags else ""))
         shown = instruction._replace(operands=operands).text
         if not instruction.known:

@@ -262,14 +262,20 @@ def holders(kind):
     return {number: [{"pid": pid, "comm": comm(pid)} for pid in sorted(pids)] for number, pids in found.items()}
 
 
-def bpffs_mounts():
+def unescaped(word):
+    """A path of /proc/mounts or mountinfo, which have \\040 for a blank."""
+    import re
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), word)
+
+
+def bpffs_mounts(path="/proc/self/mountinfo"):
     places = []
     try:
-        with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+        with open(path, errors="surrogateescape", newline="\n") as file:
             for line in file:
-                words = line.split()
+                words = line.split(" ")
                 if words[words.index("-") + 1] == "bpf":
-                    places.append(words[4].encode("utf-8", "surrogateescape").decode("unicode_escape"))
+                    places.append(unescaped(words[4]))
     except (OSError, ValueError, IndexError):
         pass
     return places

@@ -18,6 +18,15 @@ codecs.register_error(ODD, _odd)
 _INDENT = "    "
 
 
+def legible(text):
+    """Text that somebody else gave (names of processes, files, types; lines of source) for people: it makes no lines of its
+    own, and tells a terminal nothing. A tab stays."""
+    if text.isprintable():
+        return text
+    from rawbpf.elf.image import printable
+    return "\t".join(map(printable, text.split("\t")))
+
+
 class JsonWriter:
     """write: takes text."""
 

@@ -88,8 +88,11 @@ class _Writer:
         said["perf"] = _or_none(lambda: list(perf.records()))
         said["net"] = _or_none(lambda: [net.records()])
         root = said["cgroup_root"] = mounted()
+        try:
+            said["cgroup_folders"] = list(cgroup.folders(root)) if root else []
+        except OSError:         # something else is mounted over it
+            root, said["cgroup_folders"] = "", []
         said["cgroup"] = _or_none(lambda: list(cgroup.branches(root, False))) if root else []
-        said["cgroup_folders"] = list(cgroup.folders(root)) if root else []
         if with_features:
             self.progress("features")
             from .feature import answers

@@ -1,6 +1,7 @@
 """`rawbpf token`: the BPF file systems that delegate something to user namespaces (6.9+), and what (/proc/mounts)."""
 
 from .command import run_object
+from .objects import unescaped
 
 USAGE = """usage: rawbpf token { show | list }
 """
@@ -11,14 +12,13 @@ _A_LINE = 4     # names in plain text
 
 def records(path="/proc/mounts"):
     """What -j has of each."""
-    with open(path, errors="surrogateescape") as mounts:
+    with open(path, errors="surrogateescape", newline="\n") as mounts:
         for line in mounts:
             _, place, kind, options = line.split(" ")[:4]
             if kind != "bpf" or "delegate_" not in options:
                 continue
             said = dict(option.partition("=")[::2] for option in options.split(","))
-            place = place.encode("utf-8", "surrogateescape").decode("unicode_escape").encode("latin-1")     # \\040
-            yield {"token_info": place.decode("utf-8", "surrogateescape"),
+            yield {"token_info": unescaped(place),
                    **{name: list(filter(None, said.get(key, "").split(":"))) for name, key in _SETS}}
 
 

@@ -15,7 +15,7 @@ from rawbpf.loader.errors import KernelError
 
 from ..failure import Failure
 from .objects import by_id, symbols
-from .output import hex_list
+from .output import hex_list, legible
 from .prog import dumped_to_file, of_several
 from .words import fail
 
@@ -161,7 +161,7 @@ def _plain(write, program, flags):
             write(proto + ":\n")
         line = names.line(slot)
         if line and line != last and line[1]:
-            write("; %s%s\n" % (line[1], " [file:%s line_num:%d line_col:%d]" % (line[0], line[2], line[3])
+            write("; %s%s\n" % (legible(line[1]), " [file:%s line_num:%d line_col:%d]" % (legible(line[0]), line[2], line[3])
                                 if "linum" in flags else ""))
         last = line or last
         write("%4d: %s\n" % (slot, instruction_text(instruction, names)))
