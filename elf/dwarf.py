@@ -20,7 +20,7 @@ _POINTERS = frozenset((d.POINTER, d.REFERENCE, d.RVALUE))
 _CHAIN = frozenset(_QUALIFIERS) | _POINTERS | {d.TYPEDEF, d.ARRAY}
 _SCOPES = frozenset((d.NAMESPACE, d.STRUCTURE, d.CLASS, d.UNION))
 # DW_ATE_*
-_BOOLEAN, _FLOAT, _SIGNED, _SIGNED_CHAR, _UNSIGNED_CHAR, _UTF = 2, 4, 5, 6, 8, 16
+_BOOLEAN, _COMPLEX, _FLOAT, _SIGNED, _SIGNED_CHAR, _UNSIGNED_CHAR, _UTF = 2, 3, 4, 5, 6, 8, 16
 
 
 class Dwarf:
@@ -522,7 +522,7 @@ def _has_info(image):
 
 def _base(name, size, attributes):
     encoding = attributes[d.ENCODING].value if d.ENCODING in attributes else 0
-    if encoding == _FLOAT:
+    if encoding in (_COMPLEX, _FLOAT):
         return types.Float(name, size)
     kind = {_BOOLEAN: "bool", _SIGNED_CHAR: "char", _UNSIGNED_CHAR: "char", _UTF: "char"}.get(encoding, "")
     return types.Int(name, size, encoding in (_SIGNED, _SIGNED_CHAR), kind)

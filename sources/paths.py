@@ -20,6 +20,7 @@ class Binary:
 
     base = 0
     warning = ""  #: what a person should know about probes on it
+    dwarf_problem = ""  #: what is wrong with its debug information
     flat = False  #: bytes of code and nothing else: addresses are offsets
 
     def __init__(self, shown, path):
@@ -64,15 +65,28 @@ class Binary:
 
             try:
                 self._dwarf = Dwarf.open(self.image)
-            except ElfError:
-                self._dwarf = None
+            except ElfError as error:
+                self._dwarf, self.dwarf_problem = None, str(error)
         return self._dwarf
+
+    def described(self, look):
+        """What `look(dwarf)` finds; None without debug information, and where that is damaged, which `dwarf_problem`
+        says then: the program can be probed without it."""
+        if self.dwarf is None:
+            return None
+        from rawbpf.elf.image import ElfError
+
+        try:
+            return look(self.dwarf)
+        except ElfError as error:
+            self.dwarf_problem = str(error)
+            return None
 
     def named_type(self, kind, name):
         """The type that DWARF calls `name`, of a kind ("" for typedefs), or None."""
         key = kind or "typedef", name
         if key not in self._named_types:
-            self._named_types[key] = self.dwarf.find(name, key[0]) if self.dwarf is not None else None
+            self._named_types[key] = self.described(lambda dwarf: dwarf.find(name, key[0]))
         return self._named_types[key]
 
     def is_elf(self):

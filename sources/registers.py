@@ -94,6 +94,12 @@ class RegistersPoint(Point):
             return value if place.size == 8 else f.extend(value, place.size, place.signed)
         return self._stack(f, ctx, place.stack, place.size, place.signed)
 
+    def field_address(self, f, ctx, field):
+        from . import convention
+
+        reason = convention.places(self.prototype())[field.offset // 8].reason
+        raise SourceError("%s of %s cannot be read: %s" % (field.name, self.name, reason or "it is in a register, not in memory"))
+
     def args_key(self):
         """What must be equal for one program to read the `args` of several points."""
         function = self.prototype() if self.at_entry else None

@@ -167,12 +167,13 @@ class Uprobe(Source):
         return self._sized(UprobePoint(self, binary, text, vaddr, offset, target.pid, symbol), target)
 
     def _of_line(self, binary, spec, target):
-        if binary.dwarf is None:
-            raise SourceError("No DWARF debug info found for '%s', cannot attach by source code location."
-                              % binary.shown)
-        found = binary.dwarf.addresses(spec.source, spec.line, spec.column)
+        found = binary.described(lambda dwarf: dwarf.addresses(spec.source, spec.line, spec.column))
         if not found and spec.column is not None:
-            columns = binary.dwarf.columns(spec.source, spec.line)
+            columns = binary.described(lambda dwarf: dwarf.columns(spec.source, spec.line))
+        if binary.dwarf is None or not found and binary.dwarf_problem:
+            raise SourceError("No DWARF debug info found for '%s', cannot attach by source code location.%s"
+                              % (binary.shown, binary.dwarf_problem and " %s." % binary.dwarf_problem))
+        if not found and spec.column is not None:
             raise SourceError("%s has no statement at line %d, column %d of %s" % (binary.shown, spec.line, spec.column, spec.source),
                               ["uprobe:%s@%s:%d:%d" % (literal(binary.shown), spec.source, spec.line, c) for c in columns], missing=True)
         if not found:
@@ -458,8 +459,15 @@ class UprobePoint(RegistersPoint):
         return self.binary.named_type(kind, name)
 
     def prototype(self):
-        dwarf = self.binary.dwarf
-        return dwarf.function(self.vaddr - self.offset) if dwarf is not None else None
+        from rawbpf.elf import types
+
+        def look(dwarf):
+            function = dwarf.function(self.vaddr - self.offset)
+            if function is not None:        # its types are read when asked for: what is damaged is to show here
+                for each in [function.returns, *(parameter.type for parameter in function.parameters)]:
+                    str(types.strip(each)), types.declaration(each)
+            return function
+        return self.binary.described(look)
 
     @property
     def no_arguments(self):
@@ -468,6 +476,8 @@ class UprobePoint(RegistersPoint):
         if self.offset:
             return "inside a function only registers are known: reg(\"di\"), arg0, ..."
         where = self.binary.shown
+        if self.binary.dwarf_problem:
+            return "%s (else arg0, arg1, ...)" % self.binary.dwarf_problem
         return "%s (else arg0, arg1, ...)" % ("the debug information of %s does not describe this function" % where
                                              if self.binary.dwarf is not None else "%s has no debug information" % where)
 

@@ -102,3 +102,25 @@ def test_convention(monkeypatch):
         ("di", -1), ("", -1), ("", -1), ("cx", -1), ("", -1), ("r8", -1), ("r9", -1), ("", 3)]
     assert [bool(p.reason) for p in places] == [False, True, True, False, True, False, False, False]
     assert (places[0].size, places[0].signed) == (4, True)
+
+
+WIDE = types.Int("__int128", 16, True)
+LONG_DOUBLE = types.Float("long double", 16)
+
+
+@pytest.mark.parametrize("machine, parameters, expected", [
+    ("x86_64", (WIDE, INT), ["", "dx"]),
+    ("x86_64", (LONG,) * 5 + (WIDE, INT, INT), ["di", "si", "dx", "cx", "r8", "", "r9", 2]),
+    ("x86_64", (LONG,) * 7 + (WIDE, INT), ["di", "si", "dx", "cx", "r8", "r9", 0, "", 4]),
+    ("x86_64", (types.Int("()", 0, False), INT), ["", "di"]),
+    ("x86_64", (LONG_DOUBLE,) + (LONG,) * 7, ["", "di", "si", "dx", "cx", "r8", "r9", 2]),
+    ("x86_64", (DOUBLE,) * 9 + (LONG,) * 7, [""] * 9 + ["di", "si", "dx", "cx", "r8", "r9", 1]),
+    ("aarch64", (INT, WIDE, INT), ["0", "", "4"]),
+    ("aarch64", (LONG,) * 7 + (WIDE, INT), ["0", "1", "2", "3", "4", "5", "6", "", 2]),
+])
+def test_wide_arguments(machine, parameters, expected, monkeypatch):
+    """psABI 3.2.3 and AAPCS64 6.8.2: 16 bytes take two registers, or two slots from an even one."""
+    monkeypatch.setattr(abi, "host", lambda: abi.ABIS[machine])
+    places = convention.places(types.Function("f", [types.Parameter("", t) for t in parameters], INT))
+    names = [p.register.lstrip("rx") if machine == "aarch64" else p.register for p in places]
+    assert [p.stack if p.stack >= 0 else name for p, name in zip(places, names)] == expected

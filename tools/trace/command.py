@@ -9,6 +9,8 @@ import gc
 import os
 import sys
 
+from rawbpf.elf.image import ElfError
+
 from ..options import Option, UnknownOption, UsageError, describe, parse
 from .writer import ClosedPipe, OutputError
 
@@ -92,8 +94,8 @@ def run(argv, prog="rawbpf trace"):
         use_debug_folders(parsed)
         use_traceable_functions(parsed)
         return (listing if parsed.get("list") else trace)(parsed)
-    except (UsageError, Failure, OutputError) as error:
-        complain(str(error))
+    except (UsageError, Failure, OutputError, ElfError) as error:
+        complain(str(error))        # ElfError: of a file whose types are asked for while the script is compiled
         if isinstance(error, UnknownOption):
             sys.stderr.write("\n" + USAGE % {"prog": prog})
         return getattr(error, "status", 1)

@@ -175,10 +175,12 @@ def from_c(c_type, user=None):
     """The script type of a C type (elf.types); `user`: which memory its pointers mean."""
     from rawbpf.elf import types as c
     bare = c.strip(c_type)
+    if isinstance(bare, (c.Int, c.Enum)) and bare.size not in (1, 2, 4, 8):     # of 16 bytes; Rust's (), of none
+        return Array(UINT8, bare.size)
     if isinstance(bare, c.Int):
         if bare.encoding == "bool":
             return BOOL
-        return Integer(bare.size, bare.signed) if bare.size <= 8 else Array(UINT8, bare.size)
+        return Integer(bare.size, bare.signed)
     if isinstance(bare, c.Enum):
         return Integer(bare.size, bare.signed, bare if bare.name else None)     # one without a name prints its number
     if isinstance(bare, c.Pointer):

@@ -36,6 +36,13 @@ class Arguments(types.CRecord, ContextRecord):
             b.error(node, error.reason, error.hints)
 
     def place(self, b, node):
+        from rawbpf.sources import SourceError
+        try:
+            return self._place(b, node)
+        except SourceError as error:
+            b.error(node, error.reason, error.hints)
+
+    def _place(self, b, node):
         field = b.r.field(node, self.c_type, node.name)
         point, f, ctx = self.point, b.f, b.ctx
         if point.field_load(f, ctx, field, 0, 1) is not None:
