@@ -66,7 +66,8 @@ class RegistersPoint(Point):
         if function is None:
             return None
         bare = types.strip(function.returns)
-        return function.returns if isinstance(bare, (types.Int, types.Enum, types.Pointer)) else None
+        whole = isinstance(bare, (types.Int, types.Enum)) and bare.size in (1, 2, 4, 8)
+        return function.returns if whole or isinstance(bare, types.Pointer) else None
 
     def pc(self, f, ctx):
         return self.register(f, ctx, abi.host().pc)

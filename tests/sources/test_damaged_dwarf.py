@@ -65,15 +65,25 @@ def test_sections(tmp_path, section, line, arguments):
 def test_arguments_that_are_not_in_one_register(rawbpf):
     """By value: the program prints nothing, and returns what its last arguments are."""
     path = compile_c("""struct s { long a, b, c; }; struct t { int a; };
+        __int128 wide(void) { return 7; }
         int work(__int128 x, struct s s, struct t t, long double l, float _Complex c, _Bool b, int n) { return n + b; }
-        int main(void) { struct s s = {1, 2, 3}; struct t t = {4}; return work(5, s, t, 1, 2, 1, 9) != 10; }""", "-g", "-O0", name="wide")
-    done = rawbpf("trace", "-q", "-c", path, "-e", "uprobe:%s:work { print((args.b, args.n)); }" % path)
-    assert done.stdout.strip() == "(true, 9)" and done.returncode == 0, done
+        int main(void) { struct s s = {1, 2, 3}; struct t t = {4}; return work(5, s, t, 1, 2, 1, 9) != 10 + (wide() != 7); }""", "-g", "-O0", name="wide")
+    done = rawbpf("trace", "-q", "-c", path, "-e", "uprobe:%s:work { print((args.b, args.n)); } uretprobe:%s:wide { print(retval); }" % (path, path))
+    assert done.stdout.split("\n")[:2] == ["(true, 9)", "7"] and done.returncode == 0, done
     for used, says in (("args.x", "x of .* cannot be read: it has 16 bytes"), ("args", "x of .* cannot be read"), ("args.s", "it is a struct passed by value"),
                        ("args.s.b", "it is a struct passed by value"), ("args.t.a", "struct passed by value"),
                        ("args.c", "not printable")):
         done = rawbpf("trace", "-c", path, "-e", "uprobe:%s:work { print(%s); }" % (path, used))
         assert done.returncode == 1 and re.search("ERROR: .*" + says, done.stderr) and "Traceback" not in done.stderr, done
+
+
+@pytest.mark.root
+def test_no_arguments_are_no_key():
+    for key in ("args", "(args)", "args.e"):
+        path = compile_c("struct none { }; int work(struct none *e) { return !e; } int main(void) { struct none e; return work(&e); }", "-g")
+        with pytest.raises(ScriptError, match="cannot be used as a map key: it has no bytes|cannot be read"):
+            compile_script("uprobe:%s:main { @[%s] = 1; }" % (path, key) if "." not in key else "uprobe:%s:work { @[*%s] = 1 }" % (path, key))
+    assert compile_script('uprobe:%s:main { @[""] = 1; @a[1, args] = 2; }' % path)
 
 
 SCRIPTS = ("uprobe:%s:work { print(args.n); print(args.p->in.b); print(args.p->next->a) }", "uprobe:%s:work { print(*(struct p *)arg0) }",

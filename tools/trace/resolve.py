@@ -461,6 +461,8 @@ class Resolver(ExpressionTypes, WrittenTypes, Folding, Doubts):
         if merged is None:
             self.error(node, "Argument mismatch for %s: trying to access with arguments: '%s' when map expects "
                        "arguments: '%s'" % (var.name, type_text(kind), type_text(var.written_key)))
+        if not merged.size:
+            self.error(node, "Value '%s' cannot be used as a map key: it has no bytes." % kind)
         var.written_key = promote(var.written_key, kind)
         if var.key is None or merged != var.key:
             var.key = merged
