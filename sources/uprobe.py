@@ -241,6 +241,15 @@ class Uprobe(Source):
 
     def nothing(self, pattern, target):
         binary, _, function = _cut(pattern)
+        try:
+            spec = self.parse(split(pattern), target) if binary else None
+            if spec and (spec.address is not None or spec.offset or spec.source):
+                for point in self.expand(spec, target):
+                    point.file_offset       # a SourceError where there is no code
+                return "listings have the names of functions, not all places in them; this one can be probed"
+        except SourceError as error:
+            if len(split(pattern)) == 2:    # in more there may be a name with colons
+                return error.reason
         return paths.why_empty(binary or "*", target, lambda each: functions(each, function or "*"))
 
     def _listed(self, binary, shown, language, pattern, tell):

@@ -145,6 +145,24 @@ def test_what_is_no_program(tmp_path, monkeypatch):
             paths.resolve("./%s!/lib/x.so" % name)
 
 
+@pytest.mark.root
+def test_places_are_not_listed(tmp_path):
+    """What a pattern that names a place is told: whether that can be probed."""
+    program = compile_c("int work(int n)\n{\n    return n;\n}\nint main(void) { return work(0); }", "-g", "-O0",
+                        *(["-fcf-protection=none"] if os.uname().machine == "x86_64" else []), name="works")
+    source = sources.find("uprobe")
+    can = "listings have the names of functions, not all places in them; this one can be probed"
+    (point,) = sources.expand("uprobe:%s:work" % program)
+    for text, says in (("%s@works.c:3", can), ("%s@works.c:99", "has no code of line 99 of works.c"), ("%s:work+1", can),
+                       ("%%s:0x%x" % point.vaddr, can), ("%s:0x7ffffff", "Could not resolve address"), ("%s*:0x10", "Cannot use wildcards"),
+                       ("%s:work+2", "middle of instruction"), ("%s:none+1", "No matches for uprobe"), ("%s:none", None), ("%s:none*", None)):
+        if "+" in text and os.uname().machine != "x86_64":
+            continue
+        assert list(source.list(text % program, Target())) == []
+        why = source.nothing(text % program, Target())
+        assert says in why if says else why == "", (text, why)
+
+
 def test_listing_of_what_is_no_file(tmp_path, monkeypatch, capsys):
     from rawbpf.tools import list as command
 
