@@ -108,6 +108,7 @@ def run_object(name, verbs, usage, argv):
                 sys.stdout.write(usage + "\noptions:\n" + describe(OPTIONS))
             else:
                 sys.stdout.write("null\n")      # as bpftool's scripts have it
+            sys.stdout.flush()
             return 0
         _choose_source(parsed.get("snapshot"), name, verbs, words)
         if "base_btf" in parsed.values:
