@@ -1,10 +1,27 @@
 """What the tests of the inspectors share: objects of the kernel, and the command in this process."""
 
 import contextlib
+import functools
 import io
 import json
+import subprocess
 
 from rawbpf.tools import cli
+from tests import peers
+
+# writes eight bytes into the perf buffer of this CPU
+OUTPUT = """
+r6 = 0x1122334455667788 ll
+*(u64 *)(r10 - 8) = r6
+r2 = map[events] ll
+r3 = 0xffffffff ll
+r4 = r10
+r4 += -8
+r5 = 8
+call bpf_perf_event_output
+r0 = 0
+exit
+"""
 
 
 def run(*words):
@@ -27,3 +44,14 @@ def without_pids(value):
     if isinstance(value, dict):
         return {name: without_pids(item) for name, item in value.items() if name != "pids"}
     return [without_pids(item) for item in value] if isinstance(value, list) else value
+
+
+@functools.lru_cache(maxsize=None)
+def bpftool_command():
+    return peers.command("bpftool")
+
+
+def bpftool(*words, **options):
+    """What bpftool says: `.returncode`, `.stdout` and `.stderr`."""
+    return subprocess.run([*bpftool_command(), *map(str, words)], universal_newlines=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=300, **options)

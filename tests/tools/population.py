@@ -11,6 +11,7 @@ import struct
 
 from rawbpf.loader import BtfObject, KernelError, Map, Object, PerfEvent, Program, features, kernel, ksyms, link, link_net, perf
 from rawbpf.loader.btf import function_types
+from rawbpf.loader.detached import mount
 from rawbpf.loader.errors import ObjectError
 from tests.bpfcc import compile_bpf
 from tests.loader import code
@@ -313,3 +314,17 @@ class Population:
         if wanted == "linked":
             self.links["struct_ops"] = attached
         self.programs.update((name, one.program) for name, one in loaded.programs.items() if one.program is not None)
+
+
+@contextlib.contextmanager
+def populated():
+    """A Population with a control group of its own."""
+    fd = mount("cgroup2")
+    path = "/proc/%d/fd/%d/t_populated_%d" % (os.getpid(), fd, os.getpid())
+    os.mkdir(path)
+    try:
+        with Population(path) as made:
+            yield made
+    finally:
+        os.rmdir(path)
+        os.close(fd)

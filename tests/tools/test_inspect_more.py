@@ -18,20 +18,7 @@ import pytest
 from rawbpf.asm import assemble
 from rawbpf.loader import Map, Object, Program, ids
 from tests.loader.code import EXIT, mov
-from tests.tools.inspecting import run, run_json
-
-# writes eight bytes of its context's buffer into the perf buffer of this CPU
-OUTPUT = """
-*(u64 *)(r10 - 8) = 0x1122334455667788 ll
-r2 = map[events] ll
-r3 = 0xffffffff ll
-r4 = r10
-r4 += -8
-r5 = 8
-call bpf_perf_event_output
-r0 = 0
-exit
-""".replace("*(u64 *)(r10 - 8) = 0x1122334455667788 ll", "r6 = 0x1122334455667788 ll\n*(u64 *)(r10 - 8) = r6")
+from tests.tools.inspecting import OUTPUT, run, run_json
 
 
 def peeked(pipe):

@@ -11,7 +11,6 @@ import pytest
 
 from rawbpf.elf.btf import Btf
 from rawbpf.loader import KernelError, Map, Program, kernel
-from rawbpf.loader.detached import mount
 from rawbpf.loader.netlink import Socket
 from rawbpf.tools.inspect import token
 from tests.bpfcc import compile_bpf_text
@@ -22,13 +21,6 @@ from tests.peers import command
 from tests.tools.inspecting import run
 
 XDP = ".section xdp\n.global one\none:\n  r0 = 1\n  exit\n"
-
-
-@pytest.fixture
-def bpffs():
-    fd = mount("bpf")
-    yield "/proc/%d/fd/%d" % (os.getpid(), fd)
-    os.close(fd)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 Also in the guests: `python -m tests.vm --kernel 6.12 --peer bpftool tests/tools/test_inspect_peer.py`.
 """
 
-import functools
 import json
 import os
 import re
@@ -14,36 +13,19 @@ import pytest
 
 from rawbpf.asm import assemble
 from rawbpf.loader import Program, features, kernel
-from rawbpf.loader.detached import mount
 from rawbpf.loader.link import IoctlLink
 from rawbpf.loader.uapi import LINK_TYPES
 from tests.peers import command
-from tests.tools.inspecting import run, without_pids
-from tests.tools.population import PROGRAMS, Population
+from tests.tools.inspecting import bpftool, run, without_pids
+from tests.tools.population import PROGRAMS, populated
 
 pytestmark = [pytest.mark.root, pytest.mark.peer]
 
 
 @pytest.fixture(scope="module")
 def host():
-    fd = mount("cgroup2")
-    path = "/proc/%d/fd/%d/t_peer_%d" % (os.getpid(), fd, os.getpid())
-    os.mkdir(path)
-    try:
-        with Population(path) as made:
-            yield made
-    finally:
-        os.rmdir(path)
-        os.close(fd)
-
-
-@functools.lru_cache(maxsize=None)
-def _bpftool():
-    return command("bpftool")
-
-
-def bpftool(*words):
-    return subprocess.run([*_bpftool(), *map(str, words)], text=True, capture_output=True, timeout=300)
+    with populated() as made:
+        yield made
 
 
 class Compared:

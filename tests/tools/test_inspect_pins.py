@@ -7,19 +7,11 @@ import struct
 import pytest
 
 from rawbpf.loader import Map, Program
-from rawbpf.loader.detached import mount
 from rawbpf.tools.inspect import objects
 from tests.loader import code
 from tests.tools.inspecting import run, run_json
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def bpffs():
-    fd = mount("bpf")
-    yield "/proc/self/fd/%d" % fd
-    os.close(fd)
 
 
 def test_pin_and_open_again(bpffs):

@@ -7,26 +7,18 @@ import re
 
 import pytest
 
-from rawbpf.loader.detached import mount
 from rawbpf.tools.inspect import batch, cgroup
 from rawbpf.tools.inspect.command import _RECORDED
 from tests.tools.inspecting import run
-from tests.tools.population import Population
+from tests.tools.population import populated
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def host():
-    fd = mount("cgroup2")
-    path = "/proc/%d/fd/%d/t_snapshot_%d" % (os.getpid(), fd, os.getpid())
-    os.mkdir(path)
-    try:
-        with Population(path) as made:
-            yield made
-    finally:
-        os.rmdir(path)
-        os.close(fd)
+    with populated() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 runs of programs, attaching. In the guests too, as test_inspect_peer.py says."""
 
 import errno
-import functools
 import json
 import os
 import re
@@ -16,34 +15,15 @@ import pytest
 
 from rawbpf.asm import assemble
 from rawbpf.loader import Map, Object, Program, kernel
-from rawbpf.loader.detached import mount
 from rawbpf.loader.program import run_statistics
 from rawbpf.tools.inspect import profile
 from rawbpf.tools.inspect.command import Session
 from tests.bpfcc import compile_bpf_text
 from tests.loader import code
-from tests.peers import command
-from tests.tools.inspecting import run
+from tests.tools.inspecting import OUTPUT, bpftool, bpftool_command, run
 
 pytestmark = [pytest.mark.root, pytest.mark.peer]
 ZERO_SEED = 1 << 6      # the elements of two hash tables are in the same order
-
-
-@functools.lru_cache(maxsize=None)
-def _bpftool():
-    return command("bpftool")
-
-
-def bpftool(*words, **options):
-    return subprocess.run([*_bpftool(), *map(str, words)], universal_newlines=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=300, **options)
-
-
-@pytest.fixture
-def bpffs():
-    fd = mount("bpf")
-    yield "/proc/%d/fd/%d" % (os.getpid(), fd)
-    os.close(fd)
 
 
 @pytest.fixture
@@ -142,20 +122,6 @@ def test_queues_and_stacks():
                     assert (ours[0] != 0, said[0]) == (theirs.returncode != 0, said[1]), (words, flags)
 
 
-OUTPUT = """
-r6 = 0x1122334455667788 ll
-*(u64 *)(r10 - 8) = r6
-r2 = map[events] ll
-r3 = 0xffffffff ll
-r4 = r10
-r4 += -8
-r5 = 8
-call bpf_perf_event_output
-r0 = 0
-exit
-"""
-
-
 def _until_it_writes(words, fire, wanted=b""):
     """What a command writes that reads on, interrupted when it has said something."""
     with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
@@ -181,7 +147,7 @@ def test_event_pipe(flags, place):
             os.sched_setaffinity(0, {0})
             try:
                 said = []
-                for tool in ([sys.executable, "-m", "rawbpf.tools"], _bpftool()):
+                for tool in ([sys.executable, "-m", "rawbpf.tools"], bpftool_command()):
                     out, status = _until_it_writes([*tool, *flags, "map", "event_pipe", "id", events.info().id, *place],
                                                    lambda: program.test_run(bytes(14)))
                     assert status == 0
@@ -218,7 +184,7 @@ def test_tracelog(flags):
         subprocess.run(["mount", "-t", "tracefs", "tracefs", "/sys/kernel/tracing"], check=True)
     with Program.load("socket_filter", assemble(SAYING).instructions(), name="t_saying") as program:
         said = []
-        for tool in ([sys.executable, "-m", "rawbpf.tools"], _bpftool()):
+        for tool in ([sys.executable, "-m", "rawbpf.tools"], bpftool_command()):
             out, status = _until_it_writes([*tool, *flags, "prog", "tracelog"], lambda: program.test_run(bytes(14)), b"hello 42")
             assert status == 0
             if said:        # a signal ends bpftool's list wherever it is, behind a comma too

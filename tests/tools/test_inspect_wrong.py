@@ -12,7 +12,6 @@ import pytest
 
 from rawbpf.elf.image import printable
 from rawbpf.loader import KernelError, Program
-from rawbpf.loader.detached import mount
 from rawbpf.sources.base import SourceError
 from rawbpf.tools import cli
 from rawbpf.tools.inspect import cgroup, objects, perf, snapshot, token, tree
@@ -217,13 +216,6 @@ def test_what_other_rooms_raise(monkeypatch):
         monkeypatch.setitem(batch.VERBS, "file", work)
         said, shown = both("batch", "file")
         assert "/dev/zero: more\\x0athan" in said and shown == {"error": said}
-
-
-@pytest.fixture
-def bpffs():
-    fd = mount("bpf")
-    yield "/proc/%d/fd/%d" % (os.getpid(), fd)
-    os.close(fd)
 
 
 @pytest.mark.root
