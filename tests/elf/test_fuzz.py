@@ -105,6 +105,7 @@ def test_image():
     assert campaign(data, hot, use) > ROUNDS / 10
 
 
+@pytest.mark.slow
 def test_symbols():
     data, hot = small(TARGET.replace("usleep(10000);", ""), "-shared", "-fPIC")
 
@@ -116,6 +117,7 @@ def test_symbols():
     assert campaign(data, hot, use) > ROUNDS / 10
 
 
+@pytest.mark.slow
 def test_versions(tmp_path):
     (tmp_path / "map").write_text("L_1 { global: one; local: *; };\nL_2 { global: two; } L_1;\n")
     data, hot = small("int one(void) { return 1; } int two(void) { return 2; }", "-shared", "-fPIC",
@@ -128,11 +130,13 @@ def test_versions(tmp_path):
     assert campaign(data, hot, use) > ROUNDS / 10
 
 
+@pytest.mark.slow
 def test_stapsdt():
     data, hot = small(TWO_SITES.replace("int main(int argc, char **argv)", "int _start(int argc)"))
     assert campaign(data, hot, lambda broken: stapsdt.notes(Image(broken))) > ROUNDS / 10
 
 
+@pytest.mark.slow
 def test_relocations():
     path = compile_c(TARGET, "-O1", "-g0", name="m")
     data = Path(path).read_bytes()
@@ -175,6 +179,7 @@ def test_mini_debug_info(tmp_path):
     campaign(data, hot, use)
 
 
+@pytest.mark.slow
 def test_btf():
     blob, _ = sample()
     data = blob.bytes()
@@ -415,6 +420,7 @@ def test_ldcache():
     campaign(data, [(0, len(data))], ldcache.read_cache)
 
 
+@pytest.mark.slow
 def test_texts():
     maps = b"\n".join(Path("/proc/self/maps").read_bytes().split(b"\n")[:8])
 

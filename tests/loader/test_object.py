@@ -195,6 +195,7 @@ def test_an_object_that_ends_anywhere(data):
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow
 def test_random_damage(data):
     rng = random.Random(6)
     refused = 0
