@@ -249,6 +249,7 @@ class Sessions(Box):
 def test_kprobe_and_kretprobe_of_a_function_are_one_session(monkeypatch, text, programs):
     from rawbpf.sources import kprobe
     monkeypatch.setattr(kprobe.Kprobe, "expand", lambda self, spec, target: [kprobe.KprobePoint(self, "", spec.function, 0)])
+    monkeypatch.setattr(kprobe, "perf_cookies", lambda: True)      # which would ask the kernel that the tests run on
     result = compiled(text, Sessions())
     assert len(result.programs) == programs
     kfuncs = [i.ref.name for p in result.programs for i in p.code.instructions if i.code == 0x85 and i.src == 2]

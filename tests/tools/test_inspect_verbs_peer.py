@@ -176,10 +176,10 @@ exit
 """      # "hello %d\n"
 
 
-@pytest.mark.vm
+@pytest.mark.demand
 @pytest.mark.parametrize("flags", [[], ["-j"]])
 def test_tracelog(flags):
-    """Lines of the trace pipe. In the guests alone: bpftool mounts what it reads."""
+    """Lines of the trace pipe. In guests that have bpftool alone: it mounts what it reads."""
     if not os.path.exists("/sys/kernel/tracing/trace_pipe"):
         subprocess.run(["mount", "-t", "tracefs", "tracefs", "/sys/kernel/tracing"], check=True)
     with Program.load("socket_filter", assemble(SAYING).instructions(), name="t_saying") as program:
