@@ -168,6 +168,7 @@ def test_the_command_pins(data, tmp_path):
     assert second == "1" and "something is pinned there already" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_names_what_is_wrong(rawbpf, tmp_path):
     (tmp_path / "text").write_text("no object")
     done = rawbpf("load", tmp_path / "text")
@@ -204,6 +205,7 @@ print("?", main(["load", good, "--json", "--pin-maps", {folder!r}]), flush=True)
 
 
 @pytest.mark.peer
+@pytest.mark.slow
 def test_the_command_answers_whatever_fails(tmp_path):
     """--json always gives JSON; nothing stays pinned of what failed."""
     from tests.bpfcc import compile_bpf_text
@@ -235,6 +237,7 @@ def test_the_command_answers_whatever_fails(tmp_path):
     assert states[9:] == ["? 0 ['d', 'd/look', 'shared']"] + ["? 1"] * 2
 
 
+@pytest.mark.slow
 def test_options_without_a_value(rawbpf):
     for option in ("--pin", "--pin-maps", "--btf", "--only"):
         done = rawbpf("load", "some.o", option, "")

@@ -257,6 +257,7 @@ def _one_of_each():
 
 
 @pytest.mark.kernel
+@pytest.mark.slow
 def test_no_descriptor_leaks():
     gc.collect()
     before = fds()

@@ -56,6 +56,7 @@ def untimed(text):
 
 
 @pytest.mark.kernel(since="5.10")
+@pytest.mark.slow
 def test_tests(rawbpf, monkeypatch, tmp_path):
     """In colour on terminals only, unless BPFTRACE_COLOR says otherwise."""
     plain = re.sub("\033[^m]*m", "", SHOWN)
