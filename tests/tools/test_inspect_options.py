@@ -158,9 +158,10 @@ def test_tokens(tmp_path):
 
 
 @pytest.mark.peer
-@pytest.mark.vm
+@pytest.mark.root
+@pytest.mark.demand
 def test_tokens_as_bpftool_has_them(tmp_path):
-    """Needs 6.9 (older kernels take the options and say nothing of them)."""
+    """In guests that have bpftool alone. Needs 6.9 (older kernels take the options and say nothing of them)."""
     if kernel.release() < (6, 9):
         return
     place = tmp_path / "a token"
